@@ -1,0 +1,3 @@
+//! Load generator and measurements.
+
+fn main() {}

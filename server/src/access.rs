@@ -1,0 +1,29 @@
+//! What the access log is told about a finished response. How it is written is the sink's.
+
+use std::fmt::Debug;
+use std::time::Duration;
+
+use crate::exchange::{End, Exchange};
+
+/// One finished response.
+#[derive(Clone, Copy, Debug)]
+pub struct AccessEntry<'exchange> {
+    /// The request and who sent it.
+    pub exchange: &'exchange Exchange,
+    /// The status and the size.
+    pub end: End,
+    /// From the complete head to the last byte taken by the kernel.
+    pub total: Duration,
+    /// From dispatch to the call of the application, where it was called.
+    pub queue: Option<Duration>,
+    /// Inside the application, where it was called.
+    pub run: Option<Duration>,
+    /// The connection broke before the response was complete.
+    pub aborted: bool,
+}
+
+/// Takes entries on the reactor's thread: never blocks, never fails.
+pub trait AccessSink: Debug + Send + Sync {
+    /// Hands on one entry.
+    fn record(&self, entry: AccessEntry<'_>);
+}

@@ -1,0 +1,15 @@
+//! The server of Hoopsnake without Python: reactor, HTTP/1.1, pool scheduling, supervisor.
+//!
+//! Arrows point one way: `pybridge → server → ws`. Inside, `http` is sans-io and forbids unsafe code,
+//! `sys` holds every unsafe block, and `reactor` joins the two.
+
+pub mod access;
+pub mod clock;
+pub mod exchange;
+pub mod http;
+pub mod limits;
+pub mod pool;
+pub mod reactor;
+mod sync;
+pub mod sys;
+pub mod worker;

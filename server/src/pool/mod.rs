@@ -1,0 +1,7 @@
+//! The sync lane: a job ring between the reactor and the threads that run the application.
+
+mod age;
+mod lane;
+
+pub use age::AgeWatch;
+pub use lane::{Lane, Next, ThreadIndex};

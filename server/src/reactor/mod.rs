@@ -1,0 +1,8 @@
+//! The reactor: one thread per worker that owns every socket and never touches Python.
+
+pub mod io;
+pub mod settings;
+pub mod token;
+pub mod wake;
+
+pub use settings::{IoKind, Settings};

@@ -1,0 +1,143 @@
+//! One switch between the standard library's synchronisation and the model checker's.
+//!
+//! Everything that two threads share goes through these names, so `RUSTFLAGS="--cfg loom"` checks
+//! the code that ships and not a copy of it.
+
+#[cfg(loom)]
+pub(crate) use loom::sync::{
+    Arc, Condvar, Mutex,
+    atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence},
+};
+
+#[cfg(not(loom))]
+pub(crate) use std::sync::{
+    Arc,
+    atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence},
+};
+
+#[cfg(not(loom))]
+#[expect(clippy::disallowed_types, reason = "the one place that names it")]
+pub(crate) type Mutex<T> = std::sync::Mutex<T>;
+
+#[cfg(not(loom))]
+#[expect(clippy::disallowed_types, reason = "the one place that names it")]
+pub(crate) type Condvar = std::sync::Condvar;
+
+/// Locks; a panic of another holder does not spread (what the lock guards is consistent between
+/// statements everywhere it is used).
+#[cfg(not(loom))]
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+#[cfg(loom)]
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> loom::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+/// A word on a cache line of its own: neighbours that other threads write do not slow it down.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub(crate) struct Padded<T>(pub(crate) T);
+
+/// A bounded queue of many producers and consumers. A push is `Release`, a pop `Acquire`, no more:
+/// who also needs "push, then read another word" ordered puts a `SeqCst` fence between.
+#[cfg(not(loom))]
+pub(crate) use crossbeam_queue::ArrayQueue as Queue;
+
+#[cfg(loom)]
+pub(crate) use modelled::Queue;
+
+/// Stand-ins under the model checker.
+#[cfg(loom)]
+mod modelled {
+    use super::{AtomicUsize, Mutex, Ordering};
+
+    /// As weak as `ArrayQueue` promises to be: a push publishes with `Release`, a pop looks with
+    /// `Acquire`, and nothing here is `SeqCst`, so a model fails where a fence is missing.
+    #[derive(Debug)]
+    pub(crate) struct Queue<T> {
+        cells: Vec<(AtomicUsize, Mutex<Option<T>>)>,
+        pushed: AtomicUsize,
+        popped: AtomicUsize,
+    }
+
+    impl<T> Queue<T> {
+        pub(crate) fn new(capacity: usize) -> Self {
+            let cells = (0..capacity).map(|_| (AtomicUsize::new(0), Mutex::new(None))).collect();
+            Self { cells, pushed: AtomicUsize::new(0), popped: AtomicUsize::new(0) }
+        }
+
+        /// The model pushes less than the capacity over its life, so cells are not reused.
+        pub(crate) fn push(&self, value: T) -> Result<(), T> {
+            let index = self.pushed.fetch_add(1, Ordering::Relaxed);
+            let (ready, cell) = &self.cells[index];
+            *cell.try_lock().expect("one producer a cell") = Some(value);
+            ready.store(1, Ordering::Release);
+            Ok(())
+        }
+
+        pub(crate) fn pop(&self) -> Option<T> {
+            loop {
+                let index = self.popped.load(Ordering::Relaxed);
+                let (ready, cell) = self.cells.get(index)?;
+                if ready.load(Ordering::Acquire) == 0 {
+                    return None;
+                }
+                let claimed = self.popped.compare_exchange(
+                    index,
+                    index + 1,
+                    Ordering::Relaxed,
+                    Ordering::Relaxed,
+                );
+                if claimed.is_ok() {
+                    return cell.try_lock().expect("one consumer a cell").take();
+                }
+            }
+        }
+
+        pub(crate) fn is_empty(&self) -> bool {
+            let index = self.popped.load(Ordering::Relaxed);
+            self.cells.get(index).is_none_or(|(ready, _)| ready.load(Ordering::Acquire) == 0)
+        }
+
+        pub(crate) fn len(&self) -> usize {
+            usize::from(!self.is_empty())
+        }
+    }
+}
+
+/// A thread's own word to block on.
+#[derive(Debug)]
+pub(crate) struct Parker(AtomicU32);
+
+impl Parker {
+    pub(crate) fn new(value: u32) -> Self {
+        Self(AtomicU32::new(value))
+    }
+
+    pub(crate) fn word(&self) -> &AtomicU32 {
+        &self.0
+    }
+
+    /// Blocks while the word is `value`.
+    #[cfg(not(loom))]
+    pub(crate) fn block_while(&self, value: u32) {
+        while self.0.load(Ordering::SeqCst) == value {
+            crate::sys::futex::wait(&self.0, value);
+        }
+    }
+
+    #[cfg(loom)]
+    pub(crate) fn block_while(&self, value: u32) {
+        while self.0.load(Ordering::SeqCst) == value {
+            loom::thread::yield_now();
+        }
+    }
+
+    /// Wakes the thread; the word has been changed before.
+    pub(crate) fn unblock(&self) {
+        #[cfg(not(loom))]
+        crate::sys::futex::wake(&self.0);
+    }
+}

@@ -1,0 +1,13 @@
+//! What needs `unsafe` or a raw system call, and nothing else.
+//!
+//! Every block cites the invariant it rests on:
+//!
+//! * **I1** A buffer given to the kernel is owned by the custody table until the operation's final
+//!   completion, and its address does not change in between (`Bytes` and boxes are stable).
+//! * **I2** A descriptor given to the kernel is open until the operation's final completion.
+//! * **I3** The buffer ring's memory is mapped until the ring that it is registered with is gone.
+//! * **I4** Kernel output is input: an index, a length or a token from a completion is checked before use.
+//! * **I5** Only the thread that made the ring uses it.
+//! * **I6** A signal handler does nothing but `write` to a descriptor that is never closed.
+
+pub mod futex;
