@@ -10,4 +10,5 @@
 //! * **I5** Only the thread that made the ring uses it.
 //! * **I6** A signal handler does nothing but `write` to a descriptor that is never closed.
 
+#[cfg(not(loom))]
 pub mod futex;
