@@ -65,3 +65,10 @@ pub const SLEEP_MAX: std::time::Duration = std::time::Duration::from_secs(1);
 
 /// Seconds that a shed client is asked to wait (`Retry-After`).
 pub const RETRY_AFTER_SECONDS: u32 = 1;
+/// Bytes of a method name; beyond it 501. **Unit**: bytes. **Why**: the longest registered one,
+/// `UPDATEREDIRECTREF`, has 17.
+pub const METHOD_BYTES_MAX: usize = 32;
+
+/// Empty lines skipped before a request line. **Unit**: lines. **Why**: RFC 9112 §2.2 asks for one,
+/// which old clients send after a body.
+pub const LEADING_EMPTY_LINES_MAX: usize = 4;
