@@ -1,6 +1,7 @@
 //! The reactor: one thread per worker that owns every socket and never touches Python.
 
 pub(crate) mod command;
+pub(crate) mod custody;
 pub mod io;
 mod receive;
 pub(crate) mod run;
