@@ -120,7 +120,7 @@ impl<I: Io> Reactor<I> {
         });
         match framing {
             RequestFraming::Length(length) if length > self.settings.body_bytes_max => {
-                self.refuse(token, Violation::BodyTooLarge);
+                self.refuse(token, Violation::BodyTooLarge { max: self.settings.body_bytes_max });
             }
             RequestFraming::Length(1..) | RequestFraming::Chunked if wants_continue => {
                 self.send_continue(token);
@@ -141,7 +141,8 @@ impl<I: Io> Reactor<I> {
         let State::Body(incoming) = &mut session.state else { return };
         incoming.received += bytes.len() as u64;
         if incoming.received > self.settings.body_bytes_max {
-            return self.refuse(token, Violation::BodyTooLarge);
+            return self
+                .refuse(token, Violation::BodyTooLarge { max: self.settings.body_bytes_max });
         }
         let declared = match incoming.exchange.head.framing() {
             RequestFraming::Length(length) => length,
@@ -313,7 +314,7 @@ impl<I: Io> Reactor<I> {
     /// Answers a peer that broke a rule; the connection ends.
     pub(super) fn refuse(&mut self, token: Token, violation: Violation) {
         tracing::debug!(%violation, "request refused");
-        self.answer_own(token, violation.status(), violation.detail(), false);
+        self.answer_own(token, violation.status(), &violation.detail(), false);
     }
 
     /// Answers in the application's place. What has been received of the request is given up.

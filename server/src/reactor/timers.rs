@@ -23,13 +23,6 @@ pub(crate) struct Timer {
     queued_tick: Option<u64>,
 }
 
-impl Timer {
-    /// The moment it fires.
-    pub(crate) fn deadline(&self) -> Option<Instant> {
-        self.deadline
-    }
-}
-
 /// The wheel.
 #[derive(Debug)]
 pub(crate) struct Wheel {
