@@ -112,7 +112,7 @@ impl Pace {
         loop {
             expiries = timer.expired(expiries).await?;
             let now = self.stopwatch.nanos();
-            let due = open.due_by(now.min(self.deadline_nanos));
+            let due = open.due_by(now.min(self.deadline_nanos.saturating_sub(1)));
             open.release_up_to(due.min(self.left.get()));
             if now >= self.deadline_nanos || due >= self.left.get() {
                 open.close();
@@ -153,11 +153,10 @@ impl OpenLoop {
         let released = self.released.get();
         if due > released {
             self.released.set(due);
+            let released = usize::try_from(due - released).unwrap_or(usize::MAX);
             let mut idle = self.idle.borrow_mut();
-            for waker in idle.drain(..).take(usize::try_from(due - released).unwrap_or(usize::MAX))
-            {
-                waker.wake();
-            }
+            let woken = idle.len().min(released);
+            idle.drain(..woken).for_each(Waker::wake);
         }
     }
 
@@ -212,6 +211,10 @@ const EXPIRIES_BYTES: usize = 8;
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::task::Wake;
+
     use super::*;
 
     fn closed(limit: Limit) -> Pace {
@@ -256,6 +259,27 @@ mod tests {
         assert_eq!(open.poll_take(waker), Poll::Ready(Some(3_000_000)));
         assert_eq!(open.poll_take(waker), Poll::Ready(None));
         assert_eq!(pace.unsent(), 1);
+    }
+
+    #[test]
+    fn a_release_wakes_no_more_than_it_releases_and_forgets_nobody() {
+        struct Count(AtomicUsize);
+        impl Wake for Count {
+            fn wake(self: Arc<Self>) {
+                self.0.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        let pace = open(Limit::Requests(10), 1000);
+        let open = pace.open.as_ref().expect("open");
+        let count = Arc::new(Count(AtomicUsize::new(0)));
+        let waker = Waker::from(Arc::clone(&count));
+        for _ in 0..5 {
+            assert_eq!(open.poll_take(&waker), Poll::Pending);
+        }
+        open.release_up_to(2);
+        assert_eq!(count.0.load(Ordering::Relaxed), 2);
+        open.close();
+        assert_eq!(count.0.load(Ordering::Relaxed), 5);
     }
 
     #[test]
