@@ -1,4 +1,4 @@
-"""The virtual environment of the comparison: peers from PyPI, hoopsnake from this tree or a wheel."""
+"""The virtual environment: peers from PyPI, hoopsnake from this tree or a wheel."""
 
 import hashlib
 import re
@@ -17,7 +17,7 @@ BUILD_SECONDS_MAX = 1800
 
 
 def prepare(python=None, hoopsnake=None, build=True):
-    """Makes the environment; returns its bin directory and the hoopsnake command outside it, if any.
+    """Makes it; returns its bin directory, and the hoopsnake command if that is outside it.
 
     `hoopsnake` is a wheel to install or a command to run; without it this tree is built.
     """

@@ -17,21 +17,21 @@ PANELS = (
     ("requests_per_second", "Requests a second (more is better)", "{:,.0f}"),
 )
 WIDTH, MARGIN, LABEL_WIDTH, VALUE_WIDTH = 880, 20, 130, 60
-BAR, BAR_GAP, GROUP_GAP, TITLE, HEADING = 16, 5, 30, 34, 22
+BAR, BAR_GAP, GROUP_GAP, TITLE, HEADING, CAPTION = 16, 5, 30, 34, 22, 6
 OURS, THEIRS, INK, FAINT = "#2f7d4f", "#9aa5b1", "#1f2933", "#616e7c"
 
 
-def render(run, workload=None):
-    """The chart of one workload, the first by default."""
+def render(run, workload=None, arms=None):
+    """The chart of one workload, the first by default, and of all arms or some."""
     workload = workload or next(iter(run["workloads"]))
     counts = run["settings"]["connections"]
     present = [
         arm
-        for arm in run["arms"]
+        for arm in arms or run["arms"]
         if any(result_page.select(run, workload, count, arm) for count in counts)
     ]
     group = HEADING + len(present) * (BAR + BAR_GAP) + GROUP_GAP
-    height = MARGIN + 2 * TITLE + group * len(counts)
+    height = MARGIN + 2 * TITLE + group * len(counts) + CAPTION
     panel = (WIDTH - 2 * MARGIN - GROUP_GAP) / len(PANELS)
     shapes = []
     for column, (field, title, form) in enumerate(PANELS):
@@ -51,7 +51,8 @@ def render(run, workload=None):
                 y = top + HEADING + index * (BAR + BAR_GAP)
                 value = values.get((count, arm))
                 shapes += bar(left, y, arm, value, scale, form)
-    shapes.append(text(MARGIN, height - 12, caption(run, workload), size=11, color=FAINT))
+    for line, words in enumerate(caption(run, workload)):
+        shapes.append(text(MARGIN, height - 28 + 15 * line, words, size=11, color=FAINT))
     return svg(height, shapes)
 
 
@@ -71,10 +72,11 @@ def bar(left, y, arm, value, scale, form):
 def caption(run, workload):
     machine, settings = run["machine"], run["settings"]
     pinned = "server and client pinned apart" if settings["pin"] == "apart" else "not pinned"
+    rounds = "1 round" if settings["rounds"] == 1 else f"medians of {settings['rounds']} rounds"
     return (
-        f"{run['workloads'][workload]}; one worker, one thread; {pinned};"
-        f" {settings['rounds']} rounds; Linux {machine['kernel'].split('-')[0]},"
-        f" {machine['cpu_model']}, {machine['cpus']} CPUs; Python {run['python']}; {run['date']}"
+        f"{run['workloads'][workload]}; one worker, one thread; {pinned}; {rounds}; {run['date']}",
+        f"Linux {machine['kernel'].split('-')[0]}, {machine['cpu_model']},"
+        f" {machine['cpus']} CPUs; Python {run['python']}",
     )
 
 
@@ -99,6 +101,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("raw", type=Path, help="the raw.json of a result")
     parser.add_argument("--workload", help="default: the first of the result")
+    parser.add_argument("--arms", nargs="+", metavar="ARM", help="default: all of the result")
     parser.add_argument("--output", type=Path, help="default: chart.svg beside the raw data")
     options = parser.parse_args()
     run = json.loads(options.raw.read_text())
@@ -106,8 +109,11 @@ def main():
         sys.exit(f"{options.raw} holds no runs")
     if options.workload is not None and options.workload not in run["workloads"]:
         sys.exit(f"--workload {options.workload}: the result has {', '.join(run['workloads'])}")
+    for arm in options.arms or ():
+        if arm not in run["arms"]:
+            sys.exit(f"--arms {arm}: the result has {', '.join(run['arms'])}")
     output = options.output or options.raw.with_name("chart.svg")
-    output.write_text(render(run, options.workload))
+    output.write_text(render(run, options.workload, options.arms))
     print(f"written: {output}")
 
 
