@@ -86,6 +86,9 @@ impl Connection {
 
     async fn connect(&self) -> Option<Rc<TcpStream>> {
         for _ in 0..CONNECT_TRIES_MAX {
+            if self.run.pace.is_over() {
+                return None;
+            }
             self.watch.connecting(self.run.stopwatch.nanos());
             let made = TcpStream::connect(self.run.target.address).await;
             self.watch.over();

@@ -8,7 +8,7 @@ use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
 
-use clap::Args;
+use clap::{ArgGroup, Args};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::Failure;
@@ -23,6 +23,7 @@ use crate::watch::{self, StuckConnect, Watch};
 
 /// Options of `load`.
 #[derive(Debug, Args)]
+#[command(group = ArgGroup::new("limit").args(["requests", "seconds"]).required(true))]
 pub(crate) struct LoadArguments {
     /// Where to: http://HOST[:PORT][/PATH].
     url: String,
@@ -31,8 +32,7 @@ pub(crate) struct LoadArguments {
           value_parser = clap::value_parser!(u32).range(1..=CONNECTIONS_MAX))]
     connections: u32,
     /// Stop after this many requests.
-    #[arg(long, short = 'n', value_name = "M", required_unless_present = "seconds",
-          conflicts_with = "seconds", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, short = 'n', value_name = "M", value_parser = clap::value_parser!(u64).range(1..))]
     requests: Option<u64>,
     /// Stop after this many seconds.
     #[arg(long, short, value_name = "S", value_parser = parse_seconds)]

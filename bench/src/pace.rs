@@ -121,6 +121,14 @@ impl Pace {
         }
     }
 
+    /// Whether nothing will be handed out any more: no reason to connect again.
+    pub(crate) fn is_over(&self) -> bool {
+        match &self.open {
+            None => self.left.get() == 0 || self.stopwatch.nanos() >= self.deadline_nanos,
+            Some(open) => open.closed.get() && open.taken.get() == open.released.get(),
+        }
+    }
+
     /// Requests that were never handed out: the rest of a count, or what an open loop's connections
     /// were too busy to send. Asked after the run.
     pub(crate) fn unsent(&self) -> u64 {
@@ -231,6 +239,7 @@ mod tests {
         let taken: Vec<u32> =
             std::iter::from_fn(|| pace.take_now(4)).map(|batch| batch.requests).collect();
         assert_eq!(taken, [4, 4, 2]);
+        assert!(pace.is_over());
         assert_eq!(pace.unsent(), 0);
     }
 
@@ -256,9 +265,11 @@ mod tests {
         open.close();
         assert_eq!(open.poll_take(waker), Poll::Ready(Some(2_000_000)));
         assert_eq!(pace.unsent(), 2);
+        assert!(!pace.is_over());
         assert_eq!(open.poll_take(waker), Poll::Ready(Some(3_000_000)));
         assert_eq!(open.poll_take(waker), Poll::Ready(None));
         assert_eq!(pace.unsent(), 1);
+        assert!(pace.is_over());
     }
 
     #[test]

@@ -82,7 +82,7 @@ impl Report {
         println!("requests   {} in {:.2} s", self.requests, self.seconds);
         println!("errors     {}", self.errors.values().sum::<u64>());
         for (kind, count) in &self.errors {
-            println!("  {kind:<9}{count}, first: {}", self.first_errors[kind]);
+            println!("  {kind:<10}{count}, first: {}", self.first_errors[kind]);
         }
         if self.unsent > 0 {
             println!("unsent     {}", self.unsent);
