@@ -314,10 +314,7 @@ impl Exchange {
                 || outbox.outstanding_pieces >= STREAM_CREDIT_PIECES)
         {
             outbox.producer_waits = true;
-            outbox = self
-                .refunded
-                .wait(outbox)
-                .unwrap_or_else(std::sync::PoisonError::into_inner);
+            outbox = self.refunded.wait(outbox).unwrap_or_else(std::sync::PoisonError::into_inner);
         }
         outbox.producer_waits = false;
         !self.is_gone()
@@ -387,7 +384,8 @@ impl Exchange {
             (value != UNMARKED).then(|| Duration::from_micros(u64::from(value)))
         };
         let started = mark(&self.started_us);
-        let queue = started.zip(mark(&self.dispatched_us)).map(|(end, from)| end.saturating_sub(from));
+        let queue =
+            started.zip(mark(&self.dispatched_us)).map(|(end, from)| end.saturating_sub(from));
         let run = mark(&self.ended_us).zip(started).map(|(end, from)| end.saturating_sub(from));
         (queue, run)
     }

@@ -4,10 +4,14 @@
 //! `sys` holds every unsafe block, and `reactor` joins the two.
 
 pub mod access;
+pub mod access_log;
 pub mod clock;
+pub mod config;
+pub mod error;
 pub mod exchange;
 pub mod http;
 pub mod limits;
+pub mod log;
 pub mod pool;
 pub mod reactor;
 mod sync;

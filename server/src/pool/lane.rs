@@ -8,7 +8,9 @@
 //! count, so a burst into a parked lane wakes one thread and no wake is left over for later.
 
 use crate::exchange::Completions;
-use crate::sync::{Arc, AtomicBool, AtomicU64, AtomicUsize, Ordering, Padded, Parker, Queue, fence};
+use crate::sync::{
+    Arc, AtomicBool, AtomicU64, AtomicUsize, Ordering, Padded, Parker, Queue, fence,
+};
 
 /// Completions a thread may hold back from a sleeping reactor while more jobs wait behind them.
 const DEFERRED_WAKES_MAX: u32 = 16;
@@ -137,12 +139,8 @@ impl<J> Lane<J> {
 
     /// Moves a thread off PARKED and takes it off the count; false if somebody else did.
     fn unpark(&self, thread: &Thread, to: u32) -> bool {
-        let moved = thread.parker.word().compare_exchange(
-            PARKED,
-            to,
-            Ordering::SeqCst,
-            Ordering::SeqCst,
-        );
+        let moved =
+            thread.parker.word().compare_exchange(PARKED, to, Ordering::SeqCst, Ordering::SeqCst);
         if moved.is_ok() {
             self.parked.0.fetch_sub(1, Ordering::SeqCst);
         }
