@@ -15,5 +15,6 @@ pub mod log;
 pub mod pool;
 pub mod reactor;
 mod sync;
+pub mod supervisor;
 pub mod sys;
 pub mod worker;

@@ -108,7 +108,7 @@ pub struct Config {
     /// For `listen(2)`.
     pub backlog: u32,
     /// Permissions of unix sockets.
-    pub uds_mode: Option<u32>,
+    pub uds_mode: u32,
     /// Processes.
     pub worker_count: usize,
     /// Application threads of each worker.
@@ -188,7 +188,7 @@ impl Config {
             root_path: reader.read("root-path", &raw.root_path, value::root_path)?,
             binds: reader.binds(&raw.bind)?,
             backlog: reader.number("backlog", &raw.backlog)?,
-            uds_mode: reader.optional("uds-mode", raw.uds_mode.as_deref(), value::mode)?,
+            uds_mode: reader.read("uds-mode", &raw.uds_mode, value::mode)?,
             worker_count: reader.workers(&raw.workers)?,
             thread_count: reader.threads(&raw.threads, interpreter)?,
             io: reader.read("io", &raw.io, |text| value::choice(&IO_WORDS, text))?,
