@@ -4,7 +4,6 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
-use std::sync::Arc;
 
 use crate::config::{Bind, Config};
 use crate::error::Fault;
@@ -14,7 +13,7 @@ use crate::sys::socket::{self, LocalAddress, TcpOptions};
 #[derive(Debug)]
 pub struct Listeners {
     /// In the order of the configuration; a host name may give several.
-    pub sockets: Vec<Arc<OwnedFd>>,
+    pub sockets: Vec<OwnedFd>,
     /// Where each of them is.
     pub addresses: Vec<LocalAddress>,
     /// Sockets in the file system that are ours to remove.
@@ -49,7 +48,7 @@ impl Listeners {
                 let address = socket::local_address(&socket)
                     .map_err(|error| Fault::start(format!("a listener has no address: {error}")))?;
                 listeners.addresses.push(address);
-                listeners.sockets.push(Arc::new(socket));
+                listeners.sockets.push(socket);
             }
         }
         Ok(listeners)

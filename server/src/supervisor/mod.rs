@@ -18,7 +18,6 @@ mod roster;
 use std::convert::Infallible;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -69,6 +68,17 @@ pub struct Machine {
     pub connections_max: usize,
 }
 
+impl Machine {
+    /// For the banner and `doctor`.
+    #[must_use]
+    pub fn io_name(&self) -> &'static str {
+        match self.io {
+            IoKind::Uring => "uring",
+            IoKind::Epoll => "epoll",
+        }
+    }
+}
+
 /// What a new worker starts with.
 #[derive(Debug)]
 pub struct WorkerSeed {
@@ -77,7 +87,7 @@ pub struct WorkerSeed {
     /// To the supervisor; `None` without one (`--single-process`).
     pub control: Option<ControlSocket>,
     /// Where to accept.
-    pub listeners: Vec<Arc<OwnedFd>>,
+    pub listeners: Vec<OwnedFd>,
     /// What was found out.
     pub machine: Machine,
 }
@@ -214,7 +224,7 @@ impl Supervisor<'_> {
                 Ok(Some(WorkerSeed {
                     number,
                     control: Some(theirs),
-                    listeners: self.listeners.sockets.clone(),
+                    listeners: std::mem::take(&mut self.listeners.sockets),
                     machine: self.machine.clone(),
                 }))
             }
@@ -439,7 +449,7 @@ pub fn banner(
     tracing::info!(
         workers = config.worker_count,
         threads = config.thread_count,
-        io = machine.io.name(),
+        io = machine.io_name(),
         python = interpreter.version,
         "hoopsnake {} serves {app} at {}",
         env!("CARGO_PKG_VERSION"),
