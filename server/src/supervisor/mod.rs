@@ -218,8 +218,7 @@ impl Supervisor<'_> {
                 // that the supervisor died.
                 self.workers.clear();
                 drop(ours);
-                let nothing = SignalWatch::install(&[])?;
-                std::mem::replace(&mut self.signals, nothing).restore();
+                self.signals.restore();
                 mask.restore();
                 Ok(Some(WorkerSeed {
                     number,

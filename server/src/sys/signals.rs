@@ -67,7 +67,7 @@ impl SignalWatch {
     }
 
     /// Puts back what was there before.
-    pub fn restore(self) {
+    pub fn restore(&self) {
         for (signal, previous) in &self.previous {
             // It was accepted once.
             let _ = set_handler(*signal, previous);
