@@ -35,3 +35,11 @@ pub const COALESCE_BYTES_MAX: usize = 16 * 1024;
 
 /// Events one pass of the reactor takes from the kernel before timers and completions get a turn.
 pub const EVENTS_PER_PASS_MAX: usize = 1024;
+
+/// Bytes of a method name; beyond it 501. **Unit**: bytes. **Why**: the longest registered one,
+/// `UPDATEREDIRECTREF`, has 17.
+pub const METHOD_BYTES_MAX: usize = 32;
+
+/// Empty lines skipped before a request line. **Unit**: lines. **Why**: RFC 9112 §2.2 asks for one,
+/// which old clients send after a body.
+pub const LEADING_EMPTY_LINES_MAX: usize = 4;
