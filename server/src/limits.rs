@@ -33,6 +33,15 @@ pub const PIPELINED_BYTES_MAX: usize = 64 * 1024;
 /// Larger bodies are sent from where they are. **Unit**: bytes.
 pub const COALESCE_BYTES_MAX: usize = 16 * 1024;
 
+/// Bytes of one receive buffer. **Unit**: bytes. **Why**: a page; a request's head fits as a rule.
+pub const RECV_BUFFER_BYTES: usize = 4 * 1024;
+
+/// Receive buffers of one reactor: what one pass can take in. **Unit**: buffers, a power of two.
+pub const RECV_BUFFER_COUNT: u16 = 1024;
+
+/// The same where locked memory is short. **Unit**: buffers, a power of two.
+pub const RECV_BUFFER_COUNT_SMALL: u16 = 256;
+
 /// Events one pass of the reactor takes from the kernel before timers and completions get a turn.
 pub const EVENTS_PER_PASS_MAX: usize = 1024;
 

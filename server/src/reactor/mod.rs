@@ -1,5 +1,6 @@
 //! The reactor: one thread per worker that owns every socket and never touches Python.
 
+pub(crate) mod custody;
 pub mod io;
 pub mod settings;
 pub mod token;

@@ -12,9 +12,18 @@
 //!   a process that did not install it, it takes the default effect.
 //! * **I7** A pointer passed to a system call that returns before it is used again points into a live
 //!   local of the size that the call is told.
+//! * **I8** A mapping is made and unmapped by its one owner, and every access stays inside it.
+//! * **I9** A descriptor number from the kernel that nobody else knows becomes an `OwnedFd` at once.
 
 #![expect(unsafe_code, reason = "the only module of this crate that has any")]
 
+mod accept;
+pub(crate) mod buf_ring;
+pub mod epoll;
+#[cfg(not(loom))]
 pub mod futex;
 pub mod process;
+pub mod ring;
 pub mod signals;
+pub mod socket;
+mod uring;
