@@ -16,6 +16,7 @@ pub mod log;
 pub mod machine;
 pub mod pool;
 pub mod reactor;
+pub mod spool;
 mod sync;
 pub mod supervisor;
 pub mod sys;

@@ -188,7 +188,10 @@ impl<J> Lane<J> {
         if let Some(job) = self.try_next_job() {
             return Some(Next::Job(job));
         }
-        thread.pill.load(Ordering::SeqCst).then_some(Next::Stop)
+        // Jobs precede pills, but the look above may have come before both: look again, or the last
+        // job stays on the ring (the model found this).
+        let stopping = thread.pill.load(Ordering::SeqCst);
+        stopping.then(|| self.try_next_job().map_or(Next::Stop, Next::Job))
     }
 
     /// After a job whose output was pushed quietly: wakes a sleeping reactor, or holds the wake
