@@ -6,8 +6,8 @@ use hoopsnake_server::doctor::{self, Section};
 use hoopsnake_server::error::Fault;
 use pyo3::prelude::*;
 
+use crate::command::print;
 use crate::import::{self, LoadError};
-use crate::main::print;
 use crate::worker::put_first;
 
 /// Prints the report and returns the exit code that serving would give.

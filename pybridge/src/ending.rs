@@ -1,7 +1,6 @@
 //! The end of a worker (RULES 4): drain, let the threads leave, run what Python runs at exit, and end
 //! the process without finalising the interpreter, under one deadline and naming what was left.
 
-use std::convert::Infallible;
 use std::time::{Duration, Instant};
 
 use hoopsnake_server::pool::ThreadIndex;
@@ -16,12 +15,7 @@ use crate::worker::{Serving, Stop, wait_for_reactor};
 const HOOKS_WAIT_MIN: Duration = Duration::from_millis(500);
 
 /// Ends the process.
-pub(crate) fn end(
-    py: Python<'_>,
-    serving: Serving<'_>,
-    stop: Stop,
-    signals: &SignalWatch,
-) -> Infallible {
+pub(crate) fn end<T>(py: Python<'_>, serving: Serving<'_>, stop: Stop, signals: &SignalWatch) -> T {
     end_after(py, serving, stop, signals, || {})
 }
 
@@ -45,7 +39,7 @@ pub(crate) fn end_after<T>(
         serving.running.reactor.stop();
     }
     serving.running.lane.stop();
-    let left = join(py, &serving, if drained { threads_deadline } else { clock::now() });
+    let left = join(&serving, if drained { threads_deadline } else { clock::now() });
     let unanswered = serving.running.reactor.unanswered();
     let is_clean = drained && left.is_empty() && stop != Stop::ReactorEnded;
     if !is_clean {
@@ -66,7 +60,7 @@ pub(crate) fn exit_unready<T>(py: Python<'_>, code: u8) -> T {
 }
 
 /// Waits for the pool's threads; returns the indexes of those that did not leave in time.
-fn join(py: Python<'_>, serving: &Serving<'_>, deadline: Instant) -> Vec<ThreadIndex> {
+fn join(serving: &Serving<'_>, deadline: Instant) -> Vec<ThreadIndex> {
     let mut left = Vec::new();
     for (index, thread) in serving.threads.iter().enumerate() {
         let seconds = deadline.saturating_duration_since(clock::now()).as_secs_f64();

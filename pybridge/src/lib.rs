@@ -2,12 +2,13 @@
 
 mod attach;
 mod capi;
+mod command;
 mod convert;
 mod doctor;
 mod ending;
 mod import;
 mod interpreter;
-mod main;
+
 mod names;
 mod run;
 mod worker;
@@ -20,6 +21,6 @@ use pyo3::prelude::*;
 fn _hoopsnake(module: &Bound<'_, PyModule>) -> PyResult<()> {
     interpreter::check_built_for(module.py())?;
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
-    module.add_function(wrap_pyfunction!(main::main, module)?)?;
+    module.add_function(wrap_pyfunction!(command::main, module)?)?;
     Ok(())
 }

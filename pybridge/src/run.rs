@@ -1,6 +1,5 @@
 //! From a configuration to a running server: what is done once, before the first fork.
 
-use std::convert::Infallible;
 use std::io;
 
 use hoopsnake_server::config::{Config, Interpreter};
@@ -41,9 +40,9 @@ pub(crate) fn serve(
     let machine = machine::find_out(config)?;
     let mut listeners = Listeners::open(config)?;
     let owner = identity.user.as_ref().map(|(_, user_id)| *user_id);
-    let prepared = listeners.give_to(owner, identity.group_id).and_then(|()| {
-        config.pid_file.as_deref().map(PidFile::create).transpose()
-    });
+    let prepared = listeners
+        .give_to(owner, identity.group_id)
+        .and_then(|()| config.pid_file.as_deref().map(PidFile::create).transpose());
     let pid_file = match prepared {
         Ok(pid_file) => pid_file,
         Err(fault) => {
@@ -56,13 +55,12 @@ pub(crate) fn serve(
         let site = worker::Site { config, interpreter, identity: &identity };
         return Ok(worker::run_alone(py, &site, machine, listeners, pid_file));
     }
-    let mut body = |seed: WorkerSeed| -> Infallible {
+    let mut body = |seed: WorkerSeed| -> u8 {
         let site = worker::Site { config, interpreter, identity: &identity };
         worker::run_forked(py, &site, seed)
     };
     let mut host = PythonHost { py };
-    let result =
-        supervisor::run(config, interpreter, machine, listeners, &mut host, &mut body);
+    let result = supervisor::run(config, interpreter, machine, listeners, &mut host, &mut body);
     if let Some(pid_file) = pid_file {
         pid_file.remove();
     }
@@ -86,7 +84,9 @@ fn refuse_threads(py: Python<'_>, config: &Config) -> Result<(), Fault> {
     let names: Vec<String> = py
         .import("threading")
         .and_then(|threading| threading.call_method0("enumerate"))
-        .and_then(|threads| threads.try_iter()?.map(|thread| thread?.getattr("name")?.extract()).collect())
+        .and_then(|threads| {
+            threads.try_iter()?.map(|thread| thread?.getattr("name")?.extract()).collect()
+        })
         .unwrap_or_default();
     Err(Fault::start(format!(
         "this process has {count} threads (Python knows {}) and workers are forked: start the server \

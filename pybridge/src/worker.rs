@@ -3,8 +3,7 @@
 //! The main thread waits without the interpreter lock for the supervisor, for signals and for the
 //! reactor. Python-level signal handlers run on it, as everywhere in Python; ours only count.
 
-use std::convert::Infallible;
-use std::os::fd::{AsFd, BorrowedFd, FromRawFd as _, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -59,8 +58,8 @@ pub(crate) enum Stop {
     ReactorEnded,
 }
 
-/// The body of a forked worker.
-pub(crate) fn run_forked(py: Python<'_>, site: &Site<'_>, seed: WorkerSeed) -> Infallible {
+/// The body of a forked worker. Ends the process.
+pub(crate) fn run_forked(py: Python<'_>, site: &Site<'_>, seed: WorkerSeed) -> u8 {
     log::set_role(Role::Worker);
     // Before the import: a Ctrl-C meanwhile prints no traceback, and SIGTERM drains right after it.
     let signals = watch_signals(py);
@@ -95,8 +94,7 @@ pub(crate) fn run_alone(
     let serving = match prepare(py, site, 1, sockets, &machine) {
         Ok(serving) => serving,
         Err(code) => {
-            listeners.remove_paths();
-            pid_file.map(PidFile::remove);
+            clean_up(listeners, pid_file);
             return if code == EXIT_NOT_LOADED { 1 } else { code };
         }
     };
@@ -104,10 +102,14 @@ pub(crate) fn run_alone(
     tracing::info!(pid = std::process::id(), "worker 1 is ready");
     supervisor::banner(site.config, site.interpreter, &machine, &serving.app_name, &listeners);
     let stop = wait(py, site.config, &serving, &signals, None);
-    ending::end_after(py, serving, stop, &signals, || {
-        listeners.remove_paths();
-        pid_file.map(PidFile::remove);
-    })
+    ending::end_after(py, serving, stop, &signals, || clean_up(listeners, pid_file))
+}
+
+fn clean_up(mut listeners: Listeners, pid_file: Option<PidFile>) {
+    listeners.remove_paths();
+    if let Some(pid_file) = pid_file {
+        pid_file.remove();
+    }
 }
 
 fn watch_signals(py: Python<'_>) -> SignalWatch {
@@ -292,8 +294,12 @@ fn wait(
         }
     };
     let reactor = &serving.running.reactor;
-    let waiting =
-        Waiting { signals, control, reactor: reactor.finished_fd(), python_signals: &python_signals };
+    let waiting = Waiting {
+        signals,
+        control,
+        reactor: reactor.finished_fd(),
+        python_signals: &python_signals,
+    };
     loop {
         py.detach(|| waiting.block(None));
         signals.clear();
@@ -386,10 +392,8 @@ pub(crate) fn wait_for_reactor(
         }
         let finished = reactor.finished_fd();
         py.detach(|| {
-            let mut ready = [
-                PollFd::new(signals, PollFlags::IN),
-                PollFd::new(&finished, PollFlags::IN),
-            ];
+            let mut ready =
+                [PollFd::new(signals, PollFlags::IN), PollFd::new(&finished, PollFlags::IN)];
             let timeout = Timespec::try_from(left).ok();
             // EINTR: looked at next.
             let _ = poll(&mut ready, timeout.as_ref());

@@ -61,10 +61,13 @@ pub fn kernel(config: &Config) -> (Section, Option<Fault>) {
     row("io_uring", ring.map_or_else(|fault| fault.to_string(), |_| "works".to_owned()));
     row("io_uring_disabled", first_line("/proc/sys/kernel/io_uring_disabled"));
     let chosen = machine::choose_io(config.io);
-    row("io", match &chosen {
-        Ok(choice) => format!("{:?}", choice.io).to_lowercase(),
-        Err(_) => "none: see below".to_owned(),
-    });
+    row(
+        "io",
+        match &chosen {
+            Ok(choice) => format!("{:?}", choice.io).to_lowercase(),
+            Err(_) => "none: see below".to_owned(),
+        },
+    );
     row("seccomp", seccomp());
     row("MEMLOCK", limit(Resource::Memlock, " bytes"));
     row("NOFILE", limit(Resource::Nofile, " (soft is raised to hard)"));

@@ -17,7 +17,7 @@ pub mod machine;
 pub mod pool;
 pub mod reactor;
 pub mod spool;
-mod sync;
 pub mod supervisor;
+mod sync;
 pub mod sys;
 pub mod worker;

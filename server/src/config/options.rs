@@ -67,8 +67,13 @@ pub struct RawConfig {
     pub backlog: String,
 
     /// Permissions of unix sockets, octal
-    #[arg(long, env = "HOOPSNAKE_UDS_MODE", value_name = "MODE", default_value = "660",
-          help_heading = "Listening")]
+    #[arg(
+        long,
+        env = "HOOPSNAKE_UDS_MODE",
+        value_name = "MODE",
+        default_value = "660",
+        help_heading = "Listening"
+    )]
     pub uds_mode: String,
 
     /// Processes: a number, or `auto` for one per CPU that affinity and cgroup quota leave us

@@ -26,8 +26,7 @@ impl Listeners {
     /// # Errors
     /// Start: the first address that cannot be bound, why, and what to do.
     pub fn open(config: &Config) -> Result<Self, Fault> {
-        let mut listeners =
-            Self { sockets: Vec::new(), addresses: Vec::new(), paths: Vec::new() };
+        let mut listeners = Self { sockets: Vec::new(), addresses: Vec::new(), paths: Vec::new() };
         for bind in &config.binds {
             let opened = match bind {
                 Bind::Inet { host, port } => open_inet(host, *port, config)?,
@@ -123,6 +122,7 @@ fn is_absent(address: &SocketAddr, error: &io::Error) -> bool {
 }
 
 fn refusal(name: &str, error: &io::Error) -> Fault {
+    #[expect(clippy::wildcard_enum_match_arm, reason = "the kinds with a better advice")]
     let next = match error.kind() {
         io::ErrorKind::AddrInUse => {
             "another process listens there; stop it or choose another --bind"

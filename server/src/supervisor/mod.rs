@@ -15,9 +15,8 @@ mod listen;
 mod pid_file;
 mod roster;
 
-use std::convert::Infallible;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -115,7 +114,8 @@ struct Supervisor<'run> {
     interrupt_count: u32,
 }
 
-/// Serves until told to stop, and returns the exit code. `body` runs in each worker's process.
+/// Serves until told to stop, and returns the exit code. `body` runs in each worker's process and is
+/// to end it; if it returns, so does this, with the worker's exit code.
 ///
 /// # Errors
 /// Start: the first fork failed, or signals cannot be handled.
@@ -125,7 +125,7 @@ pub fn run(
     machine: Machine,
     listeners: Listeners,
     host: &mut dyn Host,
-    body: &mut dyn FnMut(WorkerSeed) -> Infallible,
+    body: &mut dyn FnMut(WorkerSeed) -> u8,
 ) -> Result<u8, Fault> {
     let watched = [libc::SIGTERM, libc::SIGINT, libc::SIGHUP, libc::SIGCHLD];
     let signals = SignalWatch::install(&watched)
@@ -146,7 +146,7 @@ pub fn run(
     loop {
         if let Some(seed) = supervisor.fork_due(host)? {
             // The child: nothing of the supervisor's is left but what the seed holds.
-            body(seed);
+            return Ok(body(seed));
         }
         if supervisor.is_over() {
             break;
@@ -293,6 +293,8 @@ impl Supervisor<'_> {
         let grace = self.config.grace;
         self.phase = Phase::Stopping { deadline: clock::now() + grace };
         tracing::info!(grace = ?grace, "stopping: {reason}");
+        // A connection that comes now is refused and does not wait for nobody: workers close theirs.
+        self.listeners.sockets.clear();
         let worker_grace = grace - GRACE_MARGIN_MAX.min(grace / 10);
         for worker in &mut self.workers {
             match &worker.standing {
