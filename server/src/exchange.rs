@@ -41,7 +41,8 @@ impl Completions {
         }
     }
 
-    fn push(&self, token: Token) {
+    /// Producer: this slot has output. Wakes nobody.
+    pub(crate) fn push(&self, token: Token) {
         if self.ready.push(token).is_err() {
             tracing::error!(
                 slot = token.slot_index(),
@@ -83,6 +84,12 @@ impl Completions {
         self.reactor_parked.0.store(false, Ordering::SeqCst);
     }
 
+    /// Whether the reactor announced that it sleeps and nobody has woken it.
+    #[cfg(all(test, loom))]
+    pub(crate) fn is_parked(&self) -> bool {
+        self.reactor_parked.0.load(Ordering::SeqCst)
+    }
+
     /// How often a producer had to wake the reactor.
     #[must_use]
     pub fn poke_count(&self) -> u64 {
@@ -108,6 +115,8 @@ pub enum Body {
         file: File,
         /// **Unit**: bytes.
         length: u64,
+        /// Its share of `--spool-bytes`, given back with it.
+        reservation: crate::spool::Reservation,
     },
 }
 
@@ -314,10 +323,7 @@ impl Exchange {
                 || outbox.outstanding_pieces >= STREAM_CREDIT_PIECES)
         {
             outbox.producer_waits = true;
-            outbox = self
-                .refunded
-                .wait(outbox)
-                .unwrap_or_else(std::sync::PoisonError::into_inner);
+            outbox = self.refunded.wait(outbox).unwrap_or_else(std::sync::PoisonError::into_inner);
         }
         outbox.producer_waits = false;
         !self.is_gone()
@@ -387,7 +393,8 @@ impl Exchange {
             (value != UNMARKED).then(|| Duration::from_micros(u64::from(value)))
         };
         let started = mark(&self.started_us);
-        let queue = started.zip(mark(&self.dispatched_us)).map(|(end, from)| end.saturating_sub(from));
+        let queue =
+            started.zip(mark(&self.dispatched_us)).map(|(end, from)| end.saturating_sub(from));
         let run = mark(&self.ended_us).zip(started).map(|(end, from)| end.saturating_sub(from));
         (queue, run)
     }

@@ -10,6 +10,7 @@ pub mod http;
 pub mod limits;
 pub mod pool;
 pub mod reactor;
+pub mod spool;
 mod sync;
 pub mod sys;
 pub mod worker;

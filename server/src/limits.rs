@@ -33,9 +33,47 @@ pub const PIPELINED_BYTES_MAX: usize = 64 * 1024;
 /// Larger bodies are sent from where they are. **Unit**: bytes.
 pub const COALESCE_BYTES_MAX: usize = 16 * 1024;
 
+/// Bytes of one receive buffer. **Unit**: bytes. **Why**: a page; a request's head fits as a rule.
+pub const RECV_BUFFER_BYTES: usize = 4 * 1024;
+
+/// Receive buffers of one reactor: what one pass can take in. **Unit**: buffers, a power of two.
+pub const RECV_BUFFER_COUNT: u16 = 1024;
+
+/// The same where locked memory is short. **Unit**: buffers, a power of two.
+pub const RECV_BUFFER_COUNT_SMALL: u16 = 256;
+
 /// Events one pass of the reactor takes from the kernel before timers and completions get a turn.
 pub const EVENTS_PER_PASS_MAX: usize = 1024;
 
+/// A client that is to read our last answer may go on sending for so long before we close, and be
+/// silent for so long. **Source**: nginx's `lingering_time` and `lingering_timeout`.
+pub const LINGER_TOTAL: std::time::Duration = std::time::Duration::from_secs(30);
+/// See [`LINGER_TOTAL`].
+pub const LINGER_IDLE: std::time::Duration = std::time::Duration::from_secs(5);
+
+/// Bytes of one upload on their way to the spool's writer; at this its connection is not read.
+/// **Unit**: bytes.
+pub const SPOOL_UNWRITTEN_BYTES_MAX: usize = 256 * 1024;
+
+/// The same over all uploads of a worker. **Unit**: bytes.
+pub const SPOOL_UNWRITTEN_TOTAL_BYTES_MAX: usize = 64 * 1024 * 1024;
+
+/// Bytes that one `sendfile` call may take before other connections get their turn.
+/// **Unit**: bytes.
+pub const SEND_FILE_BYTES_MAX: usize = 256 * 1024;
+
+/// How long accepting pauses after the process or the system ran out of descriptors or memory.
+pub const ACCEPT_PAUSE: std::time::Duration = std::time::Duration::from_millis(100);
+
+/// How long a ring may hold a job without moving before a sibling is woken for it.
+/// **Source**: POOL §3, measured on the system it comes from.
+pub const WAKE_AGE: std::time::Duration = std::time::Duration::from_micros(200);
+
+/// The longest sleep of the reactor: the net under every wake. **Source**: URING §6.8.
+pub const SLEEP_MAX: std::time::Duration = std::time::Duration::from_secs(1);
+
+/// Seconds that a shed client is asked to wait (`Retry-After`).
+pub const RETRY_AFTER_SECONDS: u32 = 1;
 /// Bytes of a method name; beyond it 501. **Unit**: bytes. **Why**: the longest registered one,
 /// `UPDATEREDIRECTREF`, has 17.
 pub const METHOD_BYTES_MAX: usize = 32;

@@ -59,46 +59,47 @@ mod modelled {
     pub(crate) struct Queue<T> {
         cells: Vec<(AtomicUsize, Mutex<Option<T>>)>,
         pushed: AtomicUsize,
-        popped: AtomicUsize,
     }
+
+    const VACANT: usize = 0;
+    const FILLED: usize = 1;
+    const TAKEN: usize = 2;
 
     impl<T> Queue<T> {
         pub(crate) fn new(capacity: usize) -> Self {
-            let cells = (0..capacity).map(|_| (AtomicUsize::new(0), Mutex::new(None))).collect();
-            Self { cells, pushed: AtomicUsize::new(0), popped: AtomicUsize::new(0) }
+            let cell = |_| (AtomicUsize::new(VACANT), Mutex::new(None));
+            Self { cells: (0..capacity).map(cell).collect(), pushed: AtomicUsize::new(0) }
         }
 
-        /// The model pushes less than the capacity over its life, so cells are not reused.
+        /// A model pushes less than the capacity over its life, so cells are not reused.
         pub(crate) fn push(&self, value: T) -> Result<(), T> {
             let index = self.pushed.fetch_add(1, Ordering::Relaxed);
-            let (ready, cell) = &self.cells[index];
+            let (state, cell) = &self.cells[index];
             *cell.try_lock().expect("one producer a cell") = Some(value);
-            ready.store(1, Ordering::Release);
+            state.store(FILLED, Ordering::Release);
             Ok(())
         }
 
         pub(crate) fn pop(&self) -> Option<T> {
-            loop {
-                let index = self.popped.load(Ordering::Relaxed);
-                let (ready, cell) = self.cells.get(index)?;
-                if ready.load(Ordering::Acquire) == 0 {
-                    return None;
+            for (state, cell) in &self.cells {
+                // A plain load first: it may be stale, as the real queue's is.
+                match state.load(Ordering::Acquire) {
+                    VACANT => return None,
+                    TAKEN => continue,
+                    _ => {}
                 }
-                let claimed = self.popped.compare_exchange(
-                    index,
-                    index + 1,
-                    Ordering::Relaxed,
-                    Ordering::Relaxed,
-                );
-                if claimed.is_ok() {
+                let claim =
+                    state.compare_exchange(FILLED, TAKEN, Ordering::Acquire, Ordering::Relaxed);
+                if claim.is_ok() {
                     return cell.try_lock().expect("one consumer a cell").take();
                 }
             }
+            None
         }
 
         pub(crate) fn is_empty(&self) -> bool {
-            let index = self.popped.load(Ordering::Relaxed);
-            self.cells.get(index).is_none_or(|(ready, _)| ready.load(Ordering::Acquire) == 0)
+            let states = self.cells.iter().map(|(state, _)| state.load(Ordering::Acquire));
+            states.into_iter().all(|state| state != FILLED)
         }
 
         pub(crate) fn len(&self) -> usize {

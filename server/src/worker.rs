@@ -1,41 +1,75 @@
 //! One worker's native half: lane, completion ring and the reactor's thread.
 
 use std::io;
-use std::os::fd::OwnedFd;
-use std::sync::Arc;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::atomic::AtomicUsize;
 
-use crate::exchange::SyncLane;
-use crate::reactor::Settings;
+use crate::clock;
+use crate::exchange::{Completions, SyncLane};
+use crate::reactor::command::{Command, Commands};
+use crate::reactor::io::Io;
+use crate::reactor::run::{Parts, Reactor};
+use crate::reactor::wake::Waker;
+use crate::reactor::{IoKind, Settings};
+use crate::spool::Spool;
+use crate::sync::Arc;
+use crate::sys;
+
+/// Ring entries a slot may have at once: one, and one of its last exchange that is about to be taken.
+const COMPLETIONS_PER_SLOT: usize = 2;
 
 /// Hands commands to a running reactor. Every method may be called from any thread and more than once.
 #[derive(Clone, Debug)]
-pub struct ReactorHandle {}
+pub struct ReactorHandle {
+    commands: Arc<Commands>,
+    completions: Arc<Completions>,
+}
 
 impl ReactorHandle {
     /// Starts the drain (RULES 25): accept what is queued, close the listeners, answer with
     /// `Connection: close`, let idle connections live for `drain_idle`.
-    pub fn drain(&self) {}
+    pub fn drain(&self) {
+        self.commands.want(Command::Drain);
+        self.completions.wake();
+    }
 
-    /// Ends now: what is in flight is reset.
-    pub fn stop(&self) {}
+    /// Ends now: what is in flight is closed unanswered.
+    pub fn stop(&self) {
+        self.commands.want(Command::Stop);
+        self.completions.wake();
+    }
 
     /// Whether the reactor has ended: everything drained, or stopped, or failed.
     #[must_use]
     pub fn is_finished(&self) -> bool {
-        false
+        self.commands.is_finished()
     }
 
     /// Readable (level) when the reactor has ended.
     #[must_use]
-    pub fn finished_fd(&self) -> std::os::fd::BorrowedFd<'_> {
-        unimplemented!()
+    pub fn finished_fd(&self) -> BorrowedFd<'_> {
+        self.commands.finished_fd()
     }
 
-    /// Requests dispatched or waiting that have no answer yet, as request lines, for "what was left".
+    /// Request lines of what had no answer when the reactor ended.
     #[must_use]
     pub fn unanswered(&self) -> Vec<String> {
-        Vec::new()
+        self.commands.unanswered()
     }
+}
+
+/// What a worker serves with.
+#[derive(Debug)]
+pub struct Plan {
+    /// Bound and listening.
+    pub listeners: Vec<OwnedFd>,
+    /// The data plane's options.
+    pub settings: Settings,
+    /// Threads that the bridge will start.
+    pub thread_count: usize,
+    /// How many objects wait for a thread of the application to drop them; the reactor sees to it
+    /// that an idle lane is woken for them.
+    pub garbage: Arc<AtomicUsize>,
 }
 
 /// A started worker.
@@ -47,16 +81,77 @@ pub struct Running {
     pub reactor: ReactorHandle,
 }
 
-/// Makes the lane and starts the reactor's thread, which blocks all signals. Nothing is accepted
-/// before [`ReactorHandle`] exists, and pool threads may start after it.
+/// Makes the lane and starts the reactor's thread, which blocks all signals. It accepts at once;
+/// requests wait on the ring until the pool's threads take them.
 ///
 /// # Errors
 /// The `Io` cannot be made, or a thread cannot be started.
-pub fn start(
-    listeners: Vec<Arc<OwnedFd>>,
-    settings: Settings,
-    thread_count: usize,
-) -> io::Result<Running> {
-    let _ = (listeners, settings, thread_count);
-    unimplemented!()
+pub fn start(plan: Plan) -> io::Result<Running> {
+    let waker = Waker::new()?;
+    let commands = Arc::new(Commands::new(Waker::new()?));
+    let slot_count = plan.settings.connections_max.max(1);
+    let completions = Arc::new(Completions::new(slot_count * COMPLETIONS_PER_SLOT, waker.clone()));
+    let lane = Arc::new(SyncLane::new(
+        plan.thread_count,
+        plan.settings.queue_requests_max,
+        Arc::clone(&completions),
+    ));
+    let spool = Spool::start(plan.settings.spool_dir.clone(), plan.settings.spool_bytes_max)?;
+    let parts = Parts {
+        listener_count: plan.listeners.len(),
+        settings: plan.settings,
+        lane: Arc::clone(&lane),
+        completions: Arc::clone(&completions),
+        spool,
+        commands: Arc::clone(&commands),
+        garbage: plan.garbage,
+    };
+    let listeners = plan.listeners;
+    let (report, started) = std::sync::mpsc::sync_channel(1);
+    let finish = Finish(Arc::clone(&commands));
+    std::thread::Builder::new().name("hoopsnake-reactor".to_owned()).spawn(move || {
+        // Also when it panics: the main thread must not wait for a reactor that is no more.
+        let _finish = finish;
+        sys::process::block_all_signals();
+        // The ring belongs to the thread that makes it.
+        match parts.settings.io {
+            IoKind::Uring => match sys::ring::Ring::new(waker) {
+                Ok(io) => serve(io, listeners, parts, &report),
+                Err(error) => drop(report.send(Err(error))),
+            },
+            IoKind::Epoll => match sys::epoll::Epoll::new(waker) {
+                Ok(io) => serve(io, listeners, parts, &report),
+                Err(error) => drop(report.send(Err(error))),
+            },
+        }
+    })?;
+    started.recv().map_err(|_| io::Error::other("the reactor's thread ended at its start"))??;
+    Ok(Running { lane, reactor: ReactorHandle { commands, completions } })
+}
+
+/// Says at the thread's end that it has ended.
+#[derive(Debug)]
+struct Finish(Arc<Commands>);
+
+impl Drop for Finish {
+    fn drop(&mut self) {
+        self.0.set_finished();
+    }
+}
+
+fn serve<I: Io>(
+    mut io: I,
+    listeners: Vec<OwnedFd>,
+    parts: Parts,
+    report: &std::sync::mpsc::SyncSender<io::Result<()>>,
+) {
+    for listener in listeners {
+        io.add_listener(listener);
+    }
+    let reactor = Reactor::new(io, parts, clock::now());
+    // The receiver waits for exactly this.
+    let _ = report.send(Ok(()));
+    if let Err(error) = reactor.run() {
+        tracing::error!(%error, "the reactor cannot go on; the worker ends");
+    }
 }

@@ -10,7 +10,7 @@
 
 use bytes::{Bytes, BytesMut};
 
-use super::grammar::{is_field_line, is_field_text};
+use super::grammar::{is_field_line, is_field_text, is_token_byte, trim_optional_space};
 use super::violation::Violation;
 use crate::limits::{CHUNK_LINE_BYTES_MAX, TRAILER_BYTES_MAX};
 
@@ -140,21 +140,75 @@ fn take_size(input: &mut BytesMut, scanned: usize) -> Result<Line<u64>, Violatio
     Ok(Line::Taken(size))
 }
 
-/// `1*HEXDIG *( BWS ";" extension )`; extensions are not understood and only checked for bytes that
-/// another recipient might take for a line's end.
+/// `1*HEXDIG [ chunk-ext ]`. Extensions mean nothing to us and are only checked: what another
+/// recipient might take for a line's end is refused.
 fn parse_size_line(line: &[u8]) -> Result<u64, Violation> {
     let digit_count = line.iter().take_while(|byte| byte.is_ascii_hexdigit()).count();
     let (digits, rest) = line.split_at_checked(digit_count).unwrap_or((line, b""));
     if digits.is_empty() || digits.len() > HEX_DIGITS_MAX {
         return Err(Violation::ChunkSizeInvalid);
     }
-    match super::grammar::trim_optional_space(rest) {
+    match trim_optional_space(rest) {
         [] if rest.is_empty() => {}
-        [b';', ..] if is_field_text(rest) => {}
+        [b';', ..] if are_extensions(rest) => {}
         [b';', ..] => return Err(Violation::ChunkExtensionInvalid),
         _ => return Err(Violation::ChunkSizeInvalid),
     }
     Ok(digits.iter().fold(0, |size, &digit| (size << 4) | u64::from(hexadecimal_value(digit))))
+}
+
+/// `*( BWS ";" BWS token [ BWS "=" BWS ( token / quoted-string ) ] )`. **Source**: RFC 9112 §7.1.1.
+fn are_extensions(mut text: &[u8]) -> bool {
+    while !text.is_empty() {
+        let Some(rest) = after_mark(text, b';') else { return false };
+        let Some(rest) = after_token(rest) else { return false };
+        text = match after_mark(rest, b'=') {
+            None => rest,
+            Some([b'"', rest @ ..]) => match after_quoted_string(rest) {
+                Some(rest) => rest,
+                None => return false,
+            },
+            Some(rest) => match after_token(rest) {
+                Some(rest) => rest,
+                None => return false,
+            },
+        };
+    }
+    true
+}
+
+/// What follows `BWS mark BWS`.
+fn after_mark(text: &[u8], mark: u8) -> Option<&[u8]> {
+    match skip_space(text) {
+        [first, rest @ ..] if *first == mark => Some(skip_space(rest)),
+        _ => None,
+    }
+}
+
+/// What follows a token.
+fn after_token(text: &[u8]) -> Option<&[u8]> {
+    let length = text.iter().take_while(|&&byte| is_token_byte(byte)).count();
+    if length == 0 { None } else { text.get(length..) }
+}
+
+/// What follows a quoted string whose first quote is taken. **Source**: RFC 9110 §5.6.4.
+fn after_quoted_string(mut text: &[u8]) -> Option<&[u8]> {
+    loop {
+        text = match text {
+            [b'"', rest @ ..] => return Some(rest),
+            [b'\\', escaped, rest @ ..] if is_field_text(&[*escaped]) => rest,
+            [b'\\', ..] | [] => return None,
+            [byte, rest @ ..] if is_field_text(&[*byte]) => rest,
+            _ => return None,
+        };
+    }
+}
+
+fn skip_space(mut text: &[u8]) -> &[u8] {
+    while let [b' ' | b'\t', rest @ ..] = text {
+        text = rest;
+    }
+    text
 }
 
 /// 64 bits. **Unit**: digits.

@@ -124,8 +124,8 @@ violations! {
         UnknownExpectation: 417, "RFC 9110 §10.1.1", "only 100-continue can be expected";
         /// No hexadecimal number of 1 to 16 digits, or something other than an extension after it.
         ChunkSizeInvalid: 400, "RFC 9112 §7.1", "a chunk size is invalid";
-        /// A control byte in a chunk extension.
-        ChunkExtensionInvalid: 400, "RFC 9112 §7.1.1", "a chunk extension has control bytes";
+        /// No `;name`, `;name=token` or `;name="quoted string"`.
+        ChunkExtensionInvalid: 400, "RFC 9112 §7.1.1", "a chunk extension is invalid";
         /// More or fewer bytes than the chunk size said.
         ChunkEndInvalid: 400, "RFC 9112 §7.1", "a chunk does not end in CR LF";
         /// A trailer line that is no field.

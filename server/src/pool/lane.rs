@@ -8,7 +8,9 @@
 //! count, so a burst into a parked lane wakes one thread and no wake is left over for later.
 
 use crate::exchange::Completions;
-use crate::sync::{Arc, AtomicBool, AtomicU64, AtomicUsize, Ordering, Padded, Parker, Queue, fence};
+use crate::sync::{
+    Arc, AtomicBool, AtomicU64, AtomicUsize, Ordering, Padded, Parker, Queue, fence,
+};
 
 /// Completions a thread may hold back from a sleeping reactor while more jobs wait behind them.
 const DEFERRED_WAKES_MAX: u32 = 16;
@@ -137,12 +139,8 @@ impl<J> Lane<J> {
 
     /// Moves a thread off PARKED and takes it off the count; false if somebody else did.
     fn unpark(&self, thread: &Thread, to: u32) -> bool {
-        let moved = thread.parker.word().compare_exchange(
-            PARKED,
-            to,
-            Ordering::SeqCst,
-            Ordering::SeqCst,
-        );
+        let moved =
+            thread.parker.word().compare_exchange(PARKED, to, Ordering::SeqCst, Ordering::SeqCst);
         if moved.is_ok() {
             self.parked.0.fetch_sub(1, Ordering::SeqCst);
         }
@@ -190,7 +188,10 @@ impl<J> Lane<J> {
         if let Some(job) = self.try_next_job() {
             return Some(Next::Job(job));
         }
-        thread.pill.load(Ordering::SeqCst).then_some(Next::Stop)
+        // Jobs precede pills, but the look above may have come before both: look again, or the last
+        // job stays on the ring (the model found this).
+        let stopping = thread.pill.load(Ordering::SeqCst);
+        stopping.then(|| self.try_next_job().map_or(Next::Stop, Next::Job))
     }
 
     /// After a job whose output was pushed quietly: wakes a sleeping reactor, or holds the wake

@@ -2,6 +2,8 @@
 
 mod age;
 mod lane;
+#[cfg(all(test, loom))]
+mod model;
 
 pub use age::AgeWatch;
 pub use lane::{Lane, Next, ThreadIndex};

@@ -14,7 +14,6 @@
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{BorrowedFd, OwnedFd};
-use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -151,8 +150,8 @@ pub trait Io {
     /// `"uring"`, `"epoll"` or `"simulated"`: for the log, metrics and `doctor`.
     fn name(&self) -> &'static str;
 
-    /// Registers a listening socket, not armed. The descriptor stays the caller's and must outlive the `Io`.
-    fn add_listener(&mut self, socket: Arc<OwnedFd>) -> ListenerIndex;
+    /// Takes custody of a listening socket, not armed.
+    fn add_listener(&mut self, socket: OwnedFd) -> ListenerIndex;
 
     /// Asks for one connection; answered by `Accepted` or `AcceptFailed`. Armed already: no effect.
     fn arm_accept(&mut self, listener: ListenerIndex);
@@ -160,6 +159,10 @@ pub trait Io {
     /// Takes `arm_accept` back; answered by `AcceptFailed` with `ECANCELED`, or by `Accepted` if a
     /// connection came first. Not armed: no effect and no event.
     fn cancel_accept(&mut self, listener: ListenerIndex);
+
+    /// Like `cancel_accept`, and closes our descriptor of the listening socket when nothing is armed
+    /// on it any more. A connection that came first is still reported.
+    fn close_listener(&mut self, listener: ListenerIndex);
 
     /// Takes custody of an accepted socket under a token that no other connection has.
     fn adopt(&mut self, token: Token, socket: Self::Socket);
@@ -192,6 +195,10 @@ pub trait Io {
 
     /// Reports `Writable` once when the socket takes bytes again.
     fn want_writable(&mut self, token: Token);
+
+    /// Bytes of this connection that the peer has acknowledged, or any number that changes when it
+    /// takes more: tells a slow reader from one that reads nothing.
+    fn acknowledged(&self, token: Token) -> u64;
 
     /// Sends FIN; reading goes on. Errors are ignored: a broken connection is found by reading.
     fn shutdown_write(&mut self, token: Token);

@@ -1,8 +1,15 @@
 //! The reactor: one thread per worker that owns every socket and never touches Python.
 
+pub(crate) mod command;
+pub(crate) mod custody;
 pub mod io;
+mod receive;
+pub(crate) mod run;
+mod session;
 pub mod settings;
+pub(crate) mod timers;
 pub mod token;
+mod transmit;
 pub mod wake;
 
 pub use settings::{IoKind, Settings};

@@ -9,5 +9,19 @@
 //! * **I4** Kernel output is input: an index, a length or a token from a completion is checked before use.
 //! * **I5** Only the thread that made the ring uses it.
 //! * **I6** A signal handler does nothing but `write` to a descriptor that is never closed.
+//! * **I7** A pointer passed to a system call that returns before it is used again points into a live
+//!   local of the size that the call is told.
+//! * **I8** A mapping is made and unmapped by its one owner, and every access stays inside it.
+//! * **I9** A descriptor number from the kernel that nobody else knows becomes an `OwnedFd` at once.
 
+#![expect(unsafe_code, reason = "the only module of this crate that has any")]
+
+mod accept;
+pub(crate) mod buf_ring;
+pub mod epoll;
+#[cfg(not(loom))]
 pub mod futex;
+pub mod process;
+pub mod ring;
+pub mod socket;
+mod uring;

@@ -1,0 +1,412 @@
+//! From received bytes to a job on the lane's ring.
+
+use std::io as std_io;
+
+use bytes::{Bytes, BytesMut};
+
+use super::io::{Chunk, Io, Outgoing};
+use super::run::{Reactor, request_line};
+use super::session::{Answer, Collected, Incoming, Sending, State, Watch};
+use super::token::Token;
+use crate::exchange::{Body, End, Exchange, Job, Output};
+use crate::http::encode::{ResponseContext, push_own_response};
+use crate::http::{Input, RequestFraming, RequestHead, Version, Violation};
+use crate::limits;
+use crate::spool::Refused;
+use crate::sync::Arc;
+
+/// **Source**: RFC 9110 §15.2.1.
+const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
+
+impl<I: Io> Reactor<I> {
+    pub(super) fn on_data(&mut self, token: Token, chunk: Chunk) {
+        let Some(session) = self.slots.of(token) else {
+            self.late_count += 1;
+            return;
+        };
+        match session.state {
+            State::Closing => return,
+            State::Lingering(_) => return self.watch(token, Watch::Linger),
+            State::Head | State::Body(_) | State::Answering(_) => {}
+        }
+        session.input.extend_from_slice(self.io.chunk(chunk));
+        if let State::Answering(_) = session.state {
+            if session.input.len() >= limits::PIPELINED_BYTES_MAX && !session.paused {
+                session.paused = true;
+                self.io.stop_recv(token);
+            }
+            return;
+        }
+        self.advance(token);
+    }
+
+    /// The peer sends nothing more; it may still read (RULES 18).
+    pub(super) fn on_eof(&mut self, token: Token) {
+        let Some(session) = self.slots.of(token) else { return };
+        session.peer_finished = true;
+        match session.state {
+            // A complete request is answered whatever the peer closed.
+            State::Answering(_) | State::Closing => {}
+            // Complete, only the spool is waited for: the same.
+            State::Body(Incoming { complete: true, .. }) => {}
+            State::Head | State::Body(_) | State::Lingering(_) => self.close(token),
+        }
+    }
+
+    /// Takes as much from the connection's input as makes sense now.
+    pub(super) fn advance(&mut self, token: Token) {
+        loop {
+            let Some(session) = self.slots.of(token) else { return };
+            match session.state {
+                State::Head | State::Body(_) => {}
+                State::Answering(_) | State::Lingering(_) | State::Closing => return,
+            }
+            match session.http.receive(&mut session.input) {
+                Ok(Some(Input::Head(head))) => self.begin_request(token, head),
+                Ok(Some(Input::Body(bytes))) => self.take_body(token, bytes),
+                Ok(Some(Input::BodyEnd)) => self.complete_body(token),
+                Ok(None) => return self.await_input(token),
+                Err(violation) => return self.refuse(token, violation),
+            }
+        }
+    }
+
+    /// The input holds nothing complete.
+    fn await_input(&mut self, token: Token) {
+        let Some(session) = self.slots.of(token) else { return };
+        if session.peer_finished {
+            return self.close(token);
+        }
+        match session.state {
+            State::Body(_) => self.watch(token, Watch::Body),
+            State::Head if session.input.is_empty() => {
+                // Between requests the next head's buffer is made when its first byte comes.
+                session.input = BytesMut::new();
+                if self.idle_is_over() {
+                    self.close(token);
+                }
+            }
+            // The deadline of a head counts from its first byte and is not moved by the others.
+            State::Head if session.watch != Watch::Head => self.watch(token, Watch::Head),
+            State::Head | State::Answering(_) | State::Lingering(_) | State::Closing => {}
+        }
+    }
+
+    fn begin_request(&mut self, token: Token, head: RequestHead) {
+        let draining = self.is_draining();
+        let Some(session) = self.slots.of(token) else { return };
+        let framing = head.framing();
+        let wants_continue = head.expects_continue() && session.input.is_empty();
+        let exchange = Arc::new(Exchange::new(
+            token,
+            head,
+            session.listener,
+            session.peer,
+            self.now,
+            Arc::clone(&self.completions),
+        ));
+        if draining || self.settings.keep_alive.is_zero() {
+            exchange.set_closing();
+        }
+        match framing {
+            RequestFraming::None => return self.dispatch(token, exchange, Body::Empty),
+            RequestFraming::Length(_) | RequestFraming::Chunked => {}
+        }
+        session.state = State::Body(Incoming {
+            exchange,
+            collected: Collected::Nothing,
+            received: 0,
+            complete: false,
+        });
+        match framing {
+            RequestFraming::Length(length) if length > self.settings.body_bytes_max => {
+                self.refuse(token, Violation::BodyTooLarge { max: self.settings.body_bytes_max });
+            }
+            RequestFraming::Length(1..) | RequestFraming::Chunked if wants_continue => {
+                self.send_continue(token);
+            }
+            RequestFraming::Length(_) | RequestFraming::Chunked | RequestFraming::None => {}
+        }
+    }
+
+    fn send_continue(&mut self, token: Token) {
+        let head = Bytes::from_static(CONTINUE);
+        let Some(session) = self.slots.of(token) else { return };
+        session.outputs.push_back(Output::Data { head, body: Bytes::new(), end: None });
+        self.pump(token);
+    }
+
+    fn take_body(&mut self, token: Token, bytes: Bytes) {
+        let Some(session) = self.slots.of(token) else { return };
+        let State::Body(incoming) = &mut session.state else { return };
+        incoming.received += bytes.len() as u64;
+        if incoming.received > self.settings.body_bytes_max {
+            return self
+                .refuse(token, Violation::BodyTooLarge { max: self.settings.body_bytes_max });
+        }
+        let declared = match incoming.exchange.head.framing() {
+            RequestFraming::Length(length) => length,
+            RequestFraming::None | RequestFraming::Chunked => incoming.received,
+        };
+        let in_memory = declared <= limits::BODY_MEMORY_BYTES_MAX as u64;
+        let before = std::mem::replace(&mut incoming.collected, Collected::Nothing);
+        let spooled = match (before, in_memory) {
+            (Collected::Nothing, true) => {
+                incoming.collected = Collected::Whole(bytes);
+                return;
+            }
+            (Collected::Whole(first), true) => {
+                let mut memory = BytesMut::with_capacity(declared as usize);
+                memory.extend_from_slice(&first);
+                memory.extend_from_slice(&bytes);
+                incoming.collected = Collected::Memory(memory);
+                return;
+            }
+            (Collected::Memory(mut memory), true) => {
+                memory.extend_from_slice(&bytes);
+                incoming.collected = Collected::Memory(memory);
+                return;
+            }
+            (Collected::Spooling(mut upload), _) => {
+                let written = self.spool.write(&mut upload, bytes);
+                written.map(|()| upload)
+            }
+            (collected, false) => {
+                let mut upload = self.spool.begin(Arc::clone(&incoming.exchange));
+                let first = match collected {
+                    Collected::Whole(bytes) => bytes,
+                    Collected::Memory(memory) => memory.freeze(),
+                    Collected::Nothing | Collected::Spooling(_) => Bytes::new(),
+                };
+                let first =
+                    if first.is_empty() { Ok(()) } else { self.spool.write(&mut upload, first) };
+                first.and_then(|()| self.spool.write(&mut upload, bytes)).map(|()| upload)
+            }
+        };
+        match spooled {
+            Ok(upload) => {
+                let full = upload.unwritten() >= limits::SPOOL_UNWRITTEN_BYTES_MAX;
+                incoming.collected = Collected::Spooling(upload);
+                if full {
+                    self.pause(token);
+                } else if self.spool.unwritten() >= limits::SPOOL_UNWRITTEN_TOTAL_BYTES_MAX {
+                    self.spool_waiters.push(token);
+                    self.pause(token);
+                }
+            }
+            Err(refused) => self.spool_refused(token, refused),
+        }
+    }
+
+    fn spool_refused(&mut self, token: Token, refused: Refused) {
+        match refused {
+            Refused::Quota => {
+                tracing::error!(
+                    spool_bytes = self.settings.spool_bytes_max,
+                    "a request body was refused with 507: the bodies on disk have reached \
+                     --spool-bytes. Raise it, or lower --max-body"
+                );
+                self.answer_own(token, 507, "the server has no room for this request body", false);
+            }
+            Refused::Writer => {
+                tracing::error!("bug: the spool's writer is gone; large request bodies get 500");
+                self.answer_own(token, 500, "the request body could not be stored", false);
+            }
+        }
+    }
+
+    /// The writer stored some of a body, or could not.
+    pub(super) fn on_spooled(&mut self, token: Token, result: std_io::Result<u64>) {
+        let Some(session) = self.slots.of(token) else { return };
+        let State::Body(incoming) = &mut session.state else { return };
+        match result {
+            Ok(bytes) => {
+                incoming.exchange.refund(0, 1);
+                let Collected::Spooling(upload) = &mut incoming.collected else { return };
+                upload.written(bytes);
+                let unwritten = upload.unwritten();
+                if incoming.complete {
+                    if unwritten == 0 {
+                        self.complete_body(token);
+                    }
+                } else if unwritten < limits::SPOOL_UNWRITTEN_BYTES_MAX / 2
+                    && self.spool.unwritten() < limits::SPOOL_UNWRITTEN_TOTAL_BYTES_MAX
+                {
+                    self.resume(token);
+                }
+            }
+            Err(error) => {
+                let directory = self.settings.spool_dir.display();
+                let full = [libc::ENOSPC, libc::EDQUOT, libc::EFBIG].map(Some);
+                if full.contains(&error.raw_os_error()) {
+                    tracing::error!(
+                        %error, %directory,
+                        "a request body was refused with 507: the spool's file system is full. Free \
+                         room there, or name another with --spool-dir"
+                    );
+                    let detail = "the server has no room for this request body";
+                    self.answer_own(token, 507, detail, false);
+                } else {
+                    tracing::error!(
+                        %error, %directory,
+                        "a request body could not be spooled: check that --spool-dir is a writable \
+                         directory on a file system with O_TMPFILE"
+                    );
+                    self.answer_own(token, 500, "the request body could not be stored", false);
+                }
+            }
+        }
+    }
+
+    /// Uploads that waited for the spool as a whole go on.
+    pub(super) fn resume_spool_waiters(&mut self) {
+        if self.spool.unwritten() < limits::SPOOL_UNWRITTEN_TOTAL_BYTES_MAX {
+            for token in std::mem::take(&mut self.spool_waiters) {
+                self.resume(token);
+            }
+        }
+    }
+
+    fn complete_body(&mut self, token: Token) {
+        let Some(session) = self.slots.of(token) else { return };
+        let State::Body(incoming) = &mut session.state else { return };
+        incoming.complete = true;
+        if let Collected::Spooling(upload) = &incoming.collected
+            && upload.unwritten() > 0
+        {
+            return self.watch(token, Watch::Nothing);
+        }
+        let State::Body(incoming) = std::mem::replace(&mut session.state, State::Head) else {
+            return;
+        };
+        match incoming.collected.into_body() {
+            Some(body) => self.dispatch(token, incoming.exchange, body),
+            None => {
+                tracing::error!("bug: a spooled body has no file");
+                session.state = State::Answering(Answer::Of(incoming.exchange));
+                self.answer_own(token, 500, "the request body could not be stored", false);
+            }
+        }
+    }
+
+    /// Puts a complete request on the lane's ring, or sheds it.
+    fn dispatch(&mut self, token: Token, exchange: Arc<Exchange>, body: Body) {
+        let Some(session) = self.slots.of(token) else { return };
+        session.state = State::Answering(Answer::Of(Arc::clone(&exchange)));
+        if session.input.is_empty() {
+            // The head keeps the buffer alive; the connection does not need it.
+            session.input = BytesMut::new();
+        }
+        self.watch(token, Watch::Nothing);
+        self.resume(token);
+        if self.settings.access_log.is_some() {
+            exchange.mark_dispatched(self.now);
+        }
+        match self.lane.submit(Job::Request { exchange, body }) {
+            Ok(()) => self.submitted = true,
+            Err(_) => {
+                self.shed_count += 1;
+                self.answer_own(token, 503, "the server is busy", true);
+            }
+        }
+    }
+
+    /// Answers a peer that broke a rule; the connection ends.
+    pub(super) fn refuse(&mut self, token: Token, violation: Violation) {
+        tracing::debug!(%violation, "request refused");
+        self.answer_own(token, violation.status(), &violation.detail(), false);
+    }
+
+    /// Answers in the application's place. What has been received of the request is given up.
+    pub(super) fn answer_own(&mut self, token: Token, status: u16, detail: &str, may_keep: bool) {
+        let server = self.settings.server_name.clone();
+        let Some(session) = self.slots.of(token) else { return };
+        let (context, answer) = match std::mem::replace(&mut session.state, State::Closing) {
+            State::Body(Incoming { exchange, .. }) | State::Answering(Answer::Of(exchange)) => {
+                let keep_alive = may_keep && exchange.keep_alive();
+                let context = ResponseContext::of(&exchange.head, keep_alive, server.as_deref());
+                if status >= 500 && !may_keep {
+                    tracing::debug!(request = request_line(&exchange.head), status, "refused");
+                }
+                (context, Answer::Of(exchange))
+            }
+            State::Head | State::Answering(Answer::Own) | State::Lingering(_) | State::Closing => {
+                let context = ResponseContext {
+                    version: Version::Http11,
+                    is_head: false,
+                    keep_alive: false,
+                    server: server.as_deref(),
+                };
+                (context, Answer::Own)
+            }
+        };
+        let retry_after = limits::RETRY_AFTER_SECONDS.to_string();
+        let fields: &[(&str, &str)] =
+            if status == 503 { &[("Retry-After", &retry_after)] } else { &[] };
+        let mut out = Vec::with_capacity(256);
+        push_own_response(&mut out, context, status, detail, fields);
+        let end =
+            End { status, body_bytes: detail.len() as u64 + 1, keep_alive: context.keep_alive };
+        session.state = State::Answering(answer);
+        session.outputs.clear();
+        session.outputs.push_back(Output::Data {
+            head: Bytes::from(out),
+            body: Bytes::new(),
+            end: Some(end),
+        });
+        self.watch(token, Watch::Nothing);
+        self.pump(token);
+    }
+
+    /// Stops reading: a budget is used up.
+    fn pause(&mut self, token: Token) {
+        let Some(session) = self.slots.of(token) else { return };
+        if !session.paused {
+            session.paused = true;
+            self.io.stop_recv(token);
+            self.watch(token, Watch::Nothing);
+        }
+    }
+
+    /// Reads again if reading was stopped.
+    pub(super) fn resume(&mut self, token: Token) {
+        let Some(session) = self.slots.of(token) else { return };
+        if session.paused && !session.peer_finished {
+            session.paused = false;
+            self.io.start_recv(token);
+            if let State::Body(_) = session.state {
+                self.watch(token, Watch::Body);
+            }
+        }
+    }
+
+    /// A deadline passed.
+    pub(super) fn on_deadline(&mut self, token: Token) {
+        let Some(session) = self.slots.of(token) else { return };
+        match session.watch {
+            Watch::Nothing => {}
+            // A client that never began is not told anything.
+            Watch::Head if session.input.is_empty() => self.close(token),
+            Watch::Head => self.refuse(token, Violation::HeaderTimeout),
+            Watch::Body => self.refuse(token, Violation::BodyTimeout),
+            Watch::Idle | Watch::Linger => self.close(token),
+            Watch::Send => self.on_send_deadline(token),
+        }
+    }
+
+    /// Whether something is under way that a further send must wait for.
+    pub(super) fn is_sending(&mut self, token: Token) -> bool {
+        self.slots.of(token).is_some_and(|session| !matches!(session.sending, Sending::Idle))
+    }
+
+    /// Sends at once, or leaves the rest with the `Io`.
+    pub(super) fn hand_over(
+        &mut self,
+        token: Token,
+        head: Bytes,
+        body: Bytes,
+        more: bool,
+    ) -> std_io::Result<super::io::Sending> {
+        self.io.send(token, Outgoing { head, body, more })
+    }
+}

@@ -1,0 +1,412 @@
+//! The loop: settle completions, wake the lane, watch the clock, wait for the kernel, dispatch.
+
+use std::io as std_io;
+use std::sync::atomic::AtomicUsize;
+use std::time::Instant;
+
+use super::Settings;
+use super::command::{Command, Commands};
+use super::io::{Event, Io, ListenerIndex, Peer};
+use super::session::{Session, Slots, State, Watch};
+use super::timers::{TICK, Wheel};
+use super::token::Token;
+use crate::clock;
+use crate::exchange::{Completions, Job, SyncLane};
+use crate::http;
+use crate::limits;
+use crate::pool::AgeWatch;
+use crate::spool::Spool;
+use crate::sync::{Arc, Ordering};
+
+/// A listening socket as the loop sees it.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Listening {
+    /// One accept is armed.
+    Armed,
+    /// None is: the worker is full.
+    Full,
+    /// None is until the moment: the kernel had no descriptor or memory.
+    Paused(Instant),
+    /// Given up in the drain.
+    Closed,
+}
+
+/// Where the worker's life stands.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Phase {
+    Running,
+    /// The drain began: what the kernel has accepted is still taken.
+    Emptying {
+        idle_until: Instant,
+    },
+    /// No new connection; idle ones live until the moment.
+    Draining {
+        idle_until: Instant,
+    },
+}
+
+/// One worker's data plane. Lives on one thread from `new` to the end of `run`.
+#[derive(Debug)]
+pub(crate) struct Reactor<I: Io> {
+    pub(super) io: I,
+    pub(super) settings: Settings,
+    pub(super) lane: Arc<SyncLane>,
+    pub(super) completions: Arc<Completions>,
+    pub(super) slots: Slots,
+    pub(super) wheel: Wheel,
+    pub(super) spool: Spool,
+    /// When the current pass began.
+    pub(super) now: Instant,
+    /// Jobs were put on the ring since the lane was last woken.
+    pub(super) submitted: bool,
+    /// Connections whose buffered input may hold the next request.
+    pub(super) ready: Vec<Token>,
+    /// Uploads that wait for the spool as a whole.
+    pub(super) spool_waiters: Vec<Token>,
+    /// Requests answered 503 since it was last said.
+    pub(super) shed_count: u64,
+    /// Ring entries and events of connections that were gone.
+    pub(super) late_count: u64,
+    age: AgeWatch,
+    listeners: Vec<Listening>,
+    phase: Phase,
+    commands: Arc<Commands>,
+    /// Objects that only the application's threads may drop.
+    garbage: Arc<AtomicUsize>,
+    next_tick: Instant,
+    due: Vec<(Token, u64)>,
+    accepted: bool,
+}
+
+/// What a reactor is made of besides its `Io`.
+#[derive(Debug)]
+pub(crate) struct Parts {
+    pub(crate) settings: Settings,
+    pub(crate) lane: Arc<SyncLane>,
+    pub(crate) completions: Arc<Completions>,
+    pub(crate) spool: Spool,
+    pub(crate) commands: Arc<Commands>,
+    pub(crate) garbage: Arc<AtomicUsize>,
+    pub(crate) listener_count: usize,
+}
+
+impl<I: Io> Reactor<I> {
+    /// The listeners were added to `io` before.
+    pub(crate) fn new(io: I, parts: Parts, now: Instant) -> Self {
+        Self {
+            io,
+            settings: parts.settings,
+            lane: parts.lane,
+            completions: parts.completions,
+            slots: Slots::default(),
+            wheel: Wheel::new(now),
+            spool: parts.spool,
+            now,
+            submitted: false,
+            ready: Vec::new(),
+            spool_waiters: Vec::new(),
+            shed_count: 0,
+            late_count: 0,
+            age: AgeWatch::new(limits::WAKE_AGE),
+            listeners: vec![Listening::Full; parts.listener_count],
+            phase: Phase::Running,
+            commands: parts.commands,
+            garbage: parts.garbage,
+            next_tick: now + TICK,
+            due: Vec::new(),
+            accepted: false,
+        }
+    }
+
+    /// Serves until the drain is complete or the worker is told to stop.
+    ///
+    /// # Errors
+    /// The `Io` cannot go on.
+    pub(crate) fn run(mut self) -> std_io::Result<()> {
+        let result = loop {
+            if self.obey() {
+                break Ok(());
+            }
+            self.before_wait();
+            let timeout = self.sleep_time();
+            let waited = self.io.wait(timeout);
+            self.completions.unpark();
+            if let Err(error) = waited {
+                break Err(error);
+            }
+            self.now = clock::now();
+            self.take_events();
+        };
+        self.leave();
+        result
+    }
+
+    /// One pass up to the wait, for tests that drive a simulated clock too.
+    fn before_wait(&mut self) {
+        self.settle_completions();
+        self.take_ready();
+        self.arm_listeners();
+        if std::mem::take(&mut self.submitted) {
+            self.lane.wake_for_work();
+        }
+        let (waiting, pops) = (self.lane.waiting_count(), self.lane.pop_count());
+        if self.age.judge(self.now, waiting, pops) {
+            self.lane.wake_one();
+        }
+        if self.now >= self.next_tick {
+            self.next_tick = self.now + TICK;
+            self.tick();
+        }
+    }
+
+    /// How long the wait may take. `reactor_parked` is announced here unless there is work.
+    fn sleep_time(&mut self) -> Option<std::time::Duration> {
+        let zero = Some(std::time::Duration::ZERO);
+        if !self.ready.is_empty() || matches!(self.phase, Phase::Emptying { .. }) {
+            return zero;
+        }
+        if !self.completions.park() {
+            return zero;
+        }
+        let mut until = self.now + limits::SLEEP_MAX;
+        let idle_end = match self.phase {
+            Phase::Draining { idle_until } if idle_until > self.now => Some(idle_until),
+            Phase::Draining { .. } | Phase::Running | Phase::Emptying { .. } => None,
+        };
+        let paused = self.listeners.iter().filter_map(|listening| match listening {
+            Listening::Paused(moment) => Some(*moment),
+            Listening::Armed | Listening::Full | Listening::Closed => None,
+        });
+        let deadlines = [self.age.deadline(), self.wheel.next_look(), idle_end];
+        for moment in deadlines.into_iter().flatten().chain(paused) {
+            until = until.min(moment);
+        }
+        Some(until.saturating_duration_since(self.now))
+    }
+
+    fn take_events(&mut self) {
+        self.accepted = false;
+        while let Some(event) = self.io.next_event() {
+            self.dispatch_event(event);
+        }
+        self.io.end_pass();
+        if let Phase::Emptying { idle_until } = self.phase
+            && !self.accepted
+        {
+            self.phase = Phase::Draining { idle_until };
+            self.close_listeners();
+        }
+    }
+
+    fn dispatch_event(&mut self, event: Event<I::Socket>) {
+        match event {
+            Event::Data { token, chunk } => self.on_data(token, chunk),
+            Event::Accepted { listener, socket, peer } => self.on_accepted(listener, socket, peer),
+            Event::AcceptFailed { listener, error } => self.on_accept_failed(listener, &error),
+            Event::Eof { token } => self.on_eof(token),
+            Event::RecvFailed { token, error } => {
+                tracing::debug!(%error, slot = token.slot_index(), "reading failed");
+                self.broken(token);
+            }
+            Event::Sent { token, result } => self.on_sent(token, result),
+            Event::Writable { token } => self.on_writable(token),
+            Event::Closed { token } => {
+                self.slots.remove(token);
+            }
+            Event::Woken => {}
+        }
+    }
+
+    fn settle_completions(&mut self) {
+        // Bounded, so that a lane that answers as fast as we settle does not hold the kernel up.
+        for _ in 0..limits::EVENTS_PER_PASS_MAX {
+            let Some(token) = self.completions.pop() else { break };
+            self.on_output(token);
+        }
+    }
+
+    fn take_ready(&mut self) {
+        for _ in 0..self.ready.len() {
+            let token = self.ready.swap_remove(0);
+            self.advance(token);
+        }
+    }
+
+    // Listeners.
+
+    fn arm_listeners(&mut self) {
+        let full = self.slots.len() >= self.settings.connections_max;
+        for index in 0..self.listeners.len() {
+            let arm = match self.listeners[index] {
+                Listening::Full => !full,
+                Listening::Paused(moment) => self.now >= moment,
+                Listening::Armed | Listening::Closed => false,
+            };
+            if arm {
+                self.listeners[index] = Listening::Armed;
+                self.io.arm_accept(ListenerIndex(index));
+            }
+        }
+    }
+
+    fn on_accepted(&mut self, listener: ListenerIndex, socket: I::Socket, peer: Peer) {
+        self.accepted = true;
+        if self.listeners[listener.0] == Listening::Armed {
+            self.listeners[listener.0] = Listening::Full;
+        }
+        let session = Session::new(listener, peer, http::Connection::new(self.settings.http));
+        let token = self.slots.insert(session);
+        self.io.adopt(token, socket);
+        self.io.start_recv(token);
+        self.watch(token, Watch::Head);
+    }
+
+    fn on_accept_failed(&mut self, listener: ListenerIndex, error: &std_io::Error) {
+        let listening = &mut self.listeners[listener.0];
+        if *listening == Listening::Closed {
+            return;
+        }
+        let exhausted = [libc::EMFILE, libc::ENFILE, libc::ENOBUFS, libc::ENOMEM].map(Some);
+        if exhausted.contains(&error.raw_os_error()) {
+            tracing::warn!(
+                %error,
+                connections = self.slots.len(),
+                "accept failed; accepting pauses for 100 ms. Raise the open-files limit (ulimit -n, \
+                 LimitNOFILE=) or lower --max-connections"
+            );
+            *listening = Listening::Paused(self.now + limits::ACCEPT_PAUSE);
+        } else {
+            // ECONNABORTED, EPROTO: that one client has gone.
+            *listening = Listening::Full;
+        }
+    }
+
+    fn close_listeners(&mut self) {
+        for index in 0..self.listeners.len() {
+            self.listeners[index] = Listening::Closed;
+            self.io.close_listener(ListenerIndex(index));
+        }
+    }
+
+    // Commands and the end.
+
+    /// True: leave the loop.
+    fn obey(&mut self) -> bool {
+        match self.commands.wanted() {
+            Command::Serve => return false,
+            Command::Stop => return true,
+            Command::Drain => {}
+        }
+        match self.phase {
+            Phase::Running => {
+                let idle_until = self.now + self.settings.drain_idle;
+                self.phase = Phase::Emptying { idle_until };
+                for session in self.slots.iter() {
+                    if let Some(exchange) = session.exchange() {
+                        exchange.set_closing();
+                    }
+                }
+                false
+            }
+            Phase::Emptying { .. } => false,
+            Phase::Draining { idle_until } => {
+                if self.now >= idle_until {
+                    for token in self.slots.tokens(Session::is_idle) {
+                        self.close(token);
+                    }
+                }
+                self.slots.len() == 0
+            }
+        }
+    }
+
+    /// Whether answers should end their connections.
+    pub(super) fn is_draining(&self) -> bool {
+        self.phase != Phase::Running
+    }
+
+    /// Whether an idle connection has no future.
+    pub(super) fn idle_is_over(&self) -> bool {
+        matches!(self.phase, Phase::Draining { idle_until } if self.now >= idle_until)
+    }
+
+    fn leave(mut self) {
+        let mut unanswered = Vec::new();
+        for session in self.slots.iter() {
+            if let Some(exchange) = session.exchange() {
+                unanswered.push(request_line(&exchange.head));
+                exchange.set_gone();
+            }
+        }
+        self.commands.set_unanswered(unanswered);
+        // Buffers that Python owns go to the graveyard from here, not from a half-destroyed loop.
+        for token in self.slots.tokens(|_| true) {
+            if let Some(session) = self.slots.of(token) {
+                session.outputs.clear();
+            }
+        }
+        self.io.shutdown();
+    }
+
+    // The clock.
+
+    /// Once a tick: deadlines, what waits for the spool, what waits to be dropped, what is to be said.
+    fn tick(&mut self) {
+        let mut due = std::mem::take(&mut self.due);
+        self.wheel.advance(self.now, &mut due);
+        for (token, tick) in due.drain(..) {
+            let Some(session) = self.slots.of(token) else { continue };
+            if self.wheel.is_due(token, &mut session.timer, tick, self.now) {
+                self.on_deadline(token);
+            }
+        }
+        self.due = due;
+        self.resume_spool_waiters();
+        if self.garbage.load(Ordering::Relaxed) > 0
+            && self.lane.parked_count() == self.lane.thread_count()
+            && self.lane.submit(Job::Reclaim).is_ok()
+        {
+            self.submitted = true;
+        }
+        if self.shed_count > 0 {
+            tracing::warn!(
+                requests = self.shed_count,
+                queue = self.settings.queue_requests_max,
+                threads = self.lane.thread_count(),
+                "requests answered 503: all threads are busy and the queue is full. Raise --threads, \
+                 --workers or --queue, or look for a view that hangs"
+            );
+            self.shed_count = 0;
+        }
+    }
+
+    /// Sets what the connection is watched for, and until when.
+    pub(super) fn watch(&mut self, token: Token, watch: Watch) {
+        let Some(session) = self.slots.of(token) else { return };
+        let time = match watch {
+            Watch::Nothing => {
+                session.watch = watch;
+                return Wheel::clear(&mut session.timer);
+            }
+            Watch::Idle => self.settings.keep_alive,
+            Watch::Head => self.settings.header_timeout,
+            Watch::Body => self.settings.body_timeout,
+            Watch::Send => self.settings.send_timeout,
+            Watch::Linger => limits::LINGER_IDLE,
+        };
+        session.watch = watch;
+        let mut deadline = self.now + time;
+        if let State::Lingering(end) = session.state {
+            deadline = deadline.min(end);
+        }
+        self.wheel.set(token, &mut session.timer, deadline);
+    }
+}
+
+/// A request line as it is shown to an operator: no control bytes, bounded.
+pub(crate) fn request_line(head: &http::RequestHead) -> String {
+    const SHOWN_BYTES_MAX: usize = 256;
+    let target = head.target();
+    let shown = &target[..target.len().min(SHOWN_BYTES_MAX)];
+    format!("{} {}", head.method().escape_ascii(), shown.escape_ascii())
+}

@@ -1,0 +1,295 @@
+//! One connection: where its request stands, what it still has to send, when it must have moved.
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::time::Instant;
+
+use bytes::{Bytes, BytesMut};
+
+use super::io::{ListenerIndex, Peer};
+use super::timers::Timer;
+use super::token::Token;
+use crate::exchange::{Body, End, Exchange, Output};
+use crate::http;
+use crate::spool::Upload;
+use crate::sync::Arc;
+
+/// Where the request stands.
+#[derive(Debug)]
+pub(crate) enum State {
+    /// Between requests, or inside a head.
+    Head,
+    /// The body comes in; the application has not been asked.
+    Body(Incoming),
+    /// The answer is being made or sent.
+    Answering(Answer),
+    /// Our last answer is out and our side is closed; what the peer still sends is thrown away, so
+    /// that it gets to read the answer (a reset would take it away). Ends at the moment or before.
+    Lingering(Instant),
+    /// Given up; the slot waits for `Closed`.
+    Closing,
+}
+
+/// A request whose body comes in.
+#[derive(Debug)]
+pub(crate) struct Incoming {
+    pub(crate) exchange: Arc<Exchange>,
+    pub(crate) collected: Collected,
+    /// Bytes received, coding removed. **Unit**: bytes.
+    pub(crate) received: u64,
+    /// The last byte is in; only the spool's writer is waited for.
+    pub(crate) complete: bool,
+}
+
+/// Where the bytes of a body are.
+#[derive(Debug)]
+pub(crate) enum Collected {
+    /// Nothing yet.
+    Nothing,
+    /// One piece, as it came.
+    Whole(Bytes),
+    /// Several pieces, put together.
+    Memory(BytesMut),
+    /// More than memory takes.
+    Spooling(Upload),
+}
+
+impl Collected {
+    /// The finished body. `None`: the spool's writer left no file, a bug of ours.
+    pub(crate) fn into_body(self) -> Option<Body> {
+        match self {
+            Self::Nothing => Some(Body::Empty),
+            Self::Whole(bytes) => Some(Body::Memory(bytes)),
+            Self::Memory(bytes) => Some(Body::Memory(bytes.freeze())),
+            Self::Spooling(upload) => upload
+                .into_file()
+                .map(|(file, length, reservation)| Body::Spooled { file, length, reservation }),
+        }
+    }
+}
+
+/// Who answers.
+#[derive(Debug)]
+pub(crate) enum Answer {
+    /// The application, or the server in its place for a request that was understood.
+    Of(Arc<Exchange>),
+    /// The server, to something that was no request.
+    Own,
+}
+
+impl Answer {
+    pub(crate) fn exchange(&self) -> Option<&Arc<Exchange>> {
+        match self {
+            Self::Of(exchange) => Some(exchange),
+            Self::Own => None,
+        }
+    }
+}
+
+/// What is on its way out.
+#[derive(Debug, Default)]
+pub(crate) enum Sending {
+    /// Nothing; the next output may go.
+    #[default]
+    Idle,
+    /// The `Io` has it and will say `Sent`.
+    InFlight(Piece),
+    /// A file's bytes follow when the `Io` says `Writable`, or at once.
+    File(FilePiece),
+}
+
+/// What one output was worth, to be settled when the kernel has all of it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Piece {
+    /// Credit to give back. **Unit**: bytes.
+    pub(crate) credit_bytes: usize,
+    /// How many pieces it was made of.
+    pub(crate) pieces: usize,
+    /// The response is complete with it.
+    pub(crate) end: Option<End>,
+    /// The head before a file: go on with `file_after`.
+    pub(crate) before_file: bool,
+}
+
+/// A part of a file that is being sent.
+#[derive(Debug)]
+pub(crate) struct FilePiece {
+    pub(crate) file: File,
+    pub(crate) offset: u64,
+    /// Bytes still to send.
+    pub(crate) remaining: u64,
+    pub(crate) end: Option<End>,
+}
+
+/// Why the connection is watched by the clock.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub(crate) enum Watch {
+    /// It is not: the application works.
+    #[default]
+    Nothing,
+    /// `--keep-alive`, between requests.
+    Idle,
+    /// `--header-timeout`.
+    Head,
+    /// `--body-timeout`.
+    Body,
+    /// `--send-timeout`.
+    Send,
+    /// The bounds of lingering.
+    Linger,
+}
+
+/// One connection.
+#[derive(Debug)]
+pub(crate) struct Session {
+    pub(crate) listener: ListenerIndex,
+    pub(crate) peer: Peer,
+    pub(crate) http: http::Connection,
+    /// Received and not yet understood.
+    pub(crate) input: BytesMut,
+    pub(crate) state: State,
+    /// Outputs that wait for the one that is being sent.
+    pub(crate) outputs: VecDeque<Output>,
+    pub(crate) sending: Sending,
+    /// The file that follows a head in flight.
+    pub(crate) file_after: Option<FilePiece>,
+    /// The peer will send nothing more (FIN).
+    pub(crate) peer_finished: bool,
+    /// Not read: its budget is used up.
+    pub(crate) paused: bool,
+    pub(crate) watch: Watch,
+    pub(crate) timer: Timer,
+    /// What the peer had acknowledged when the send deadline was last set. **Unit**: bytes.
+    pub(crate) acknowledged: u64,
+    /// Requests that were answered on it.
+    pub(crate) answered_count: u64,
+}
+
+impl Session {
+    pub(crate) fn new(listener: ListenerIndex, peer: Peer, http: http::Connection) -> Self {
+        Self {
+            listener,
+            peer,
+            http,
+            input: BytesMut::new(),
+            state: State::Head,
+            outputs: VecDeque::new(),
+            sending: Sending::Idle,
+            file_after: None,
+            peer_finished: false,
+            paused: false,
+            watch: Watch::Nothing,
+            timer: Timer::default(),
+            acknowledged: 0,
+            answered_count: 0,
+        }
+    }
+
+    /// The request that is being received or answered.
+    pub(crate) fn exchange(&self) -> Option<&Arc<Exchange>> {
+        match &self.state {
+            State::Body(incoming) => Some(&incoming.exchange),
+            State::Answering(answer) => answer.exchange(),
+            State::Head | State::Lingering(_) | State::Closing => None,
+        }
+    }
+
+    /// Whether it is between requests with nothing received of the next.
+    pub(crate) fn is_idle(&self) -> bool {
+        matches!(self.state, State::Head) && self.input.is_empty()
+    }
+}
+
+/// One place for a connection. The token changes with each use.
+#[derive(Debug)]
+pub(crate) struct Slot {
+    pub(crate) token: Token,
+    pub(crate) session: Option<Session>,
+}
+
+/// All places. An index is reused only after `Closed`, with the next generation.
+#[derive(Debug, Default)]
+pub(crate) struct Slots {
+    slots: Vec<Slot>,
+    free: Vec<u32>,
+    session_count: usize,
+}
+
+impl Slots {
+    /// Takes a place.
+    pub(crate) fn insert(&mut self, session: Session) -> Token {
+        self.session_count += 1;
+        if let Some(index) = self.free.pop() {
+            let slot = &mut self.slots[index as usize];
+            slot.session = Some(session);
+            return slot.token;
+        }
+        let token = Token::new(self.slots.len() as u32, 0);
+        self.slots.push(Slot { token, session: Some(session) });
+        token
+    }
+
+    /// The connection of a token, unless its slot has been reused or is free.
+    pub(crate) fn of(&mut self, token: Token) -> Option<&mut Session> {
+        let slot = self.slots.get_mut(token.slot_index())?;
+        if slot.token == token { slot.session.as_mut() } else { None }
+    }
+
+    /// Frees a place; what late entries call it by will not be found.
+    pub(crate) fn remove(&mut self, token: Token) -> Option<Session> {
+        let slot = self.slots.get_mut(token.slot_index())?;
+        if slot.token != token {
+            return None;
+        }
+        let session = slot.session.take()?;
+        slot.token = token.successor();
+        self.free.push(token.slot_index() as u32);
+        self.session_count -= 1;
+        Some(session)
+    }
+
+    /// How many connections there are.
+    pub(crate) fn len(&self) -> usize {
+        self.session_count
+    }
+
+    /// The tokens of all connections that `wanted` names.
+    pub(crate) fn tokens(&self, wanted: impl Fn(&Session) -> bool) -> Vec<Token> {
+        let of = |slot: &Slot| slot.session.as_ref().is_some_and(&wanted).then_some(slot.token);
+        self.slots.iter().filter_map(of).collect()
+    }
+
+    /// All connections.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Session> {
+        self.slots.iter().filter_map(|slot| slot.session.as_ref())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limits;
+
+    fn session() -> Session {
+        let limits = http::connection::HttpLimits {
+            request_line_bytes_max: limits::REQUEST_LINE_BYTES_MAX,
+            head_bytes_max: limits::HEAD_BYTES_MAX,
+            field_count_max: limits::FIELD_COUNT_MAX,
+        };
+        Session::new(ListenerIndex(0), Peer::Unix, http::Connection::new(limits))
+    }
+
+    /// Hazard 4, invariant 1: nothing late touches a recycled slot.
+    #[test]
+    fn a_late_token_does_not_find_the_next_user_of_its_slot() {
+        let mut slots = Slots::default();
+        let first = slots.insert(session());
+        assert!(slots.remove(first).is_some());
+        assert!(slots.remove(first).is_none(), "a slot is freed once");
+        let second = slots.insert(session());
+        assert_eq!(second.slot_index(), first.slot_index());
+        assert!(slots.of(first).is_none());
+        assert!(slots.of(second).is_some());
+        assert_eq!(slots.len(), 1);
+    }
+}

@@ -1,0 +1,332 @@
+//! From outputs to bytes on the wire, and what follows the last one.
+
+use std::io as std_io;
+use std::os::fd::AsFd;
+
+use bytes::{Bytes, BytesMut};
+
+use super::io::{self, Io};
+use super::run::Reactor;
+use super::session::{Answer, FilePiece, Piece, Sending, State, Watch};
+use super::token::Token;
+use crate::access::AccessEntry;
+use crate::exchange::{End, Output};
+use crate::limits;
+
+impl<I: Io> Reactor<I> {
+    /// A ring entry says that a slot has output.
+    pub(super) fn on_output(&mut self, token: Token) {
+        let Some(session) = self.slots.of(token) else {
+            self.late_count += 1;
+            return;
+        };
+        let Some(exchange) = session.exchange().cloned() else { return };
+        exchange.take_outputs(&mut session.outputs);
+        if let State::Body(_) = session.state {
+            while let Some(output) = self.slots.of(token).and_then(|session| {
+                let spooled = matches!(session.outputs.front(), Some(Output::Spooled(_)));
+                if spooled { session.outputs.pop_front() } else { None }
+            }) {
+                if let Output::Spooled(result) = output {
+                    self.on_spooled(token, result);
+                }
+            }
+        }
+        self.pump(token);
+    }
+
+    /// Sends outputs in order until one has to wait.
+    pub(super) fn pump(&mut self, token: Token) {
+        while !self.is_sending(token) {
+            let Some(session) = self.slots.of(token) else { return };
+            if let State::Closing | State::Lingering(_) = session.state {
+                session.outputs.clear();
+                return;
+            }
+            let Some(output) = session.outputs.pop_front() else {
+                if session.watch == Watch::Send {
+                    self.watch(token, Watch::Nothing);
+                }
+                return;
+            };
+            match output {
+                Output::Data { head, body, end } => self.send_data(token, head, body, end),
+                Output::File { head, file, offset, length, end } => {
+                    let piece = FilePiece { file, offset, remaining: length, end };
+                    self.send_file(token, head, piece);
+                }
+                Output::Abort => self.abort(token),
+                // The body was complete or given up before the answer: nothing to settle.
+                Output::Spooled(_) => {}
+            }
+        }
+    }
+
+    fn send_data(&mut self, token: Token, head: Bytes, body: Bytes, end: Option<End>) {
+        let mut piece =
+            Piece { credit_bytes: head.len() + body.len(), pieces: 1, end, before_file: false };
+        let (head, body) = self.coalesce(token, head, body, &mut piece);
+        if head.is_empty() && body.is_empty() {
+            return self.settle(token, piece);
+        }
+        match self.hand_over(token, head, body, false) {
+            Ok(io::Sending::Complete) => self.settle(token, piece),
+            Ok(io::Sending::InFlight { .. }) => self.leave_in_flight(token, piece),
+            Err(error) => self.sending_failed(token, &error),
+        }
+    }
+
+    /// Small pieces that wait one behind the other leave in one send.
+    fn coalesce(
+        &mut self,
+        token: Token,
+        head: Bytes,
+        body: Bytes,
+        piece: &mut Piece,
+    ) -> (Bytes, Bytes) {
+        let Some(session) = self.slots.of(token) else { return (head, body) };
+        let mut joined: Option<BytesMut> = None;
+        while piece.end.is_none() && piece.credit_bytes < limits::COALESCE_BYTES_MAX {
+            let Some(Output::Data { head: next_head, body: next_body, .. }) =
+                session.outputs.front()
+            else {
+                break;
+            };
+            let length = next_head.len() + next_body.len();
+            if piece.credit_bytes + length > limits::COALESCE_BYTES_MAX {
+                break;
+            }
+            let out = joined.get_or_insert_with(|| {
+                let mut out = BytesMut::with_capacity(limits::COALESCE_BYTES_MAX);
+                out.extend_from_slice(&head);
+                out.extend_from_slice(&body);
+                out
+            });
+            out.extend_from_slice(next_head);
+            out.extend_from_slice(next_body);
+            piece.credit_bytes += length;
+            piece.pieces += 1;
+            if let Some(Output::Data { end, .. }) = session.outputs.pop_front() {
+                piece.end = end;
+            }
+        }
+        match joined {
+            Some(out) => (out.freeze(), Bytes::new()),
+            None => (head, body),
+        }
+    }
+
+    fn leave_in_flight(&mut self, token: Token, piece: Piece) {
+        let acknowledged = self.io.acknowledged(token);
+        let Some(session) = self.slots.of(token) else { return };
+        session.sending = Sending::InFlight(piece);
+        session.acknowledged = acknowledged;
+        self.watch(token, Watch::Send);
+    }
+
+    /// The kernel has all of a piece.
+    fn settle(&mut self, token: Token, piece: Piece) {
+        let Some(session) = self.slots.of(token) else { return };
+        session.sending = Sending::Idle;
+        if let State::Answering(Answer::Of(exchange)) = &session.state
+            && piece.end.is_none()
+        {
+            exchange.refund(piece.credit_bytes, piece.pieces);
+        }
+        if piece.before_file {
+            match session.file_after.take() {
+                Some(file) => return self.continue_file(token, file),
+                None => tracing::error!("bug: a file's head was sent and the file is gone"),
+            }
+        }
+        if let Some(end) = piece.end {
+            self.complete_response(token, end);
+        }
+    }
+
+    pub(super) fn on_sent(&mut self, token: Token, result: std_io::Result<usize>) {
+        let Some(session) = self.slots.of(token) else {
+            self.late_count += 1;
+            return;
+        };
+        let Sending::InFlight(piece) = &session.sending else { return };
+        let piece = *piece;
+        match result {
+            Ok(_) => {
+                self.settle(token, piece);
+                self.pump(token);
+            }
+            Err(error) => self.sending_failed(token, &error),
+        }
+    }
+
+    // Files.
+
+    fn send_file(&mut self, token: Token, head: Bytes, file: FilePiece) {
+        if head.is_empty() {
+            return self.continue_file(token, file);
+        }
+        let piece = Piece { credit_bytes: head.len(), pieces: 1, end: None, before_file: true };
+        let Some(session) = self.slots.of(token) else { return };
+        let more = file.remaining > 0;
+        session.file_after = Some(file);
+        match self.hand_over(token, head, Bytes::new(), more) {
+            Ok(io::Sending::Complete) => self.settle(token, piece),
+            Ok(io::Sending::InFlight { .. }) => self.leave_in_flight(token, piece),
+            Err(error) => self.sending_failed(token, &error),
+        }
+    }
+
+    /// Sends one slice and asks to be called again, so that others get their turn.
+    fn continue_file(&mut self, token: Token, mut file: FilePiece) {
+        if file.remaining > 0 {
+            let count = file.remaining.min(limits::SEND_FILE_BYTES_MAX as u64) as usize;
+            match self.io.send_file(token, file.file.as_fd(), file.offset, count) {
+                Ok(0) => {
+                    tracing::error!(
+                        missing_bytes = file.remaining,
+                        "a file ended before the length its response promised: response aborted"
+                    );
+                    return self.abort(token);
+                }
+                Ok(taken) => {
+                    file.offset += taken as u64;
+                    file.remaining = file.remaining.saturating_sub(taken as u64);
+                }
+                Err(error) if error.kind() == std_io::ErrorKind::WouldBlock => {}
+                Err(error) => return self.sending_failed(token, &error),
+            }
+        }
+        let acknowledged = self.io.acknowledged(token);
+        let Some(session) = self.slots.of(token) else { return };
+        if file.remaining == 0 {
+            let piece = Piece { credit_bytes: 0, pieces: 1, end: file.end, before_file: false };
+            return self.settle(token, piece);
+        }
+        session.sending = Sending::File(file);
+        session.acknowledged = acknowledged;
+        self.watch(token, Watch::Send);
+        self.io.want_writable(token);
+    }
+
+    pub(super) fn on_writable(&mut self, token: Token) {
+        let Some(session) = self.slots.of(token) else { return };
+        if let Sending::File(_) = session.sending
+            && let Sending::File(file) = std::mem::take(&mut session.sending)
+        {
+            self.continue_file(token, file);
+            self.pump(token);
+        }
+    }
+
+    // Ends.
+
+    /// The last byte of a response is the kernel's.
+    fn complete_response(&mut self, token: Token, end: End) {
+        self.log_access(token, end, false);
+        let over = self.idle_is_over();
+        let Some(session) = self.slots.of(token) else { return };
+        session.answered_count += 1;
+        let own = matches!(session.state, State::Answering(Answer::Own));
+        let unread = session.http.awaits_body() || own;
+        if session.http.response_complete(end.keep_alive && !own) {
+            session.state = State::Head;
+            let waiting = !session.input.is_empty() || session.peer_finished;
+            if waiting {
+                // Not from here: a thousand pipelined requests would be a thousand frames deep.
+                session.watch = Watch::Nothing;
+                self.ready.push(token);
+            } else if over {
+                return self.close(token);
+            } else {
+                self.watch(token, Watch::Idle);
+            }
+            return self.resume(token);
+        }
+        if session.peer_finished || (!unread && session.input.is_empty()) {
+            return self.close(token);
+        }
+        // What is not read when a socket is closed makes the kernel send RST, which can overtake
+        // the answer (RFC 9112 §9.6).
+        session.input = BytesMut::new();
+        session.state = State::Lingering(self.now + limits::LINGER_TOTAL);
+        self.io.shutdown_write(token);
+        self.resume(token);
+        self.watch(token, Watch::Linger);
+    }
+
+    fn log_access(&mut self, token: Token, end: End, aborted: bool) {
+        let Some(sink) = self.settings.access_log.clone() else { return };
+        let now = self.now;
+        let Some(session) = self.slots.of(token) else { return };
+        if let Some(exchange) = session.exchange() {
+            let (queue, run) = exchange.durations();
+            let total = now.saturating_duration_since(exchange.received);
+            sink.record(AccessEntry { exchange, end, total, queue, run, aborted });
+        }
+    }
+
+    fn sending_failed(&mut self, token: Token, error: &std_io::Error) {
+        tracing::debug!(%error, slot = token.slot_index(), "sending failed: the client is gone");
+        self.broken(token);
+    }
+
+    /// The connection is of no use any more; whoever works for it is told.
+    pub(super) fn broken(&mut self, token: Token) {
+        if let Some(session) = self.slots.of(token)
+            && let State::Answering(Answer::Of(_)) = session.state
+        {
+            // 499, as nginx writes it: no status reached the client.
+            self.log_access(token, End { status: 499, body_bytes: 0, keep_alive: false }, true);
+        }
+        self.close(token);
+    }
+
+    /// The response cannot be completed, and the client has to see that.
+    fn abort(&mut self, token: Token) {
+        self.log_access(token, End { status: 500, body_bytes: 0, keep_alive: false }, true);
+        if self.give_up(token) {
+            self.io.reset(token);
+        }
+    }
+
+    /// Closes the connection; its slot is free at `Closed`.
+    pub(super) fn close(&mut self, token: Token) {
+        if self.give_up(token) {
+            self.io.close(token);
+        }
+    }
+
+    /// False: given up before.
+    fn give_up(&mut self, token: Token) -> bool {
+        let Some(session) = self.slots.of(token) else { return false };
+        if let State::Closing = session.state {
+            return false;
+        }
+        if let Some(exchange) = session.exchange() {
+            exchange.set_gone();
+        }
+        session.state = State::Closing;
+        session.outputs.clear();
+        session.sending = Sending::Idle;
+        session.file_after = None;
+        session.input = BytesMut::new();
+        self.watch(token, Watch::Nothing);
+        true
+    }
+
+    /// `--send-timeout` passed: was there progress that only the kernel has seen?
+    pub(super) fn on_send_deadline(&mut self, token: Token) {
+        let acknowledged = self.io.acknowledged(token);
+        let Some(session) = self.slots.of(token) else { return };
+        if acknowledged != session.acknowledged {
+            session.acknowledged = acknowledged;
+            return self.watch(token, Watch::Send);
+        }
+        tracing::debug!(slot = token.slot_index(), "the client reads nothing: connection reset");
+        self.log_access(token, End { status: 499, body_bytes: 0, keep_alive: false }, true);
+        if self.give_up(token) {
+            self.io.reset(token);
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! What a process or a thread asks of the kernel about itself.
+
+use std::io;
+
+use rustix::process::{Resource, Rlimit};
+
+/// Signals that a fault of the thread itself raises. Blocked, the kernel would kill the process
+/// without running a handler, and `faulthandler` could not print its trace.
+const FAULTS: [libc::c_int; 4] = [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL];
+
+/// Blocks every signal but the faults in the calling thread. Only the reactor's thread does so: a
+/// mask is inherited by every child process of the thread that has it. **Source**: RULES 2.
+pub fn block_all_signals() {
+    let mut set = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
+    // SAFETY: I7: the set is a live local; sigfillset initialises all of it.
+    unsafe { libc::sigfillset(set.as_mut_ptr()) };
+    for signal in FAULTS {
+        // SAFETY: I7: the set was initialised above.
+        unsafe { libc::sigdelset(set.as_mut_ptr(), signal) };
+    }
+    // SAFETY: I7: the set is initialised; the old mask is not asked for.
+    let result =
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, set.as_ptr(), std::ptr::null_mut()) };
+    debug_assert_eq!(result, 0, "SIG_SETMASK with a filled set cannot be refused");
+}
+
+/// The process's limit of open descriptors. `u64::MAX`: none.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct DescriptorLimit {
+    /// What is enforced. **Unit**: descriptors.
+    pub soft_count: u64,
+    /// What it may be raised to. **Unit**: descriptors.
+    pub hard_count: u64,
+}
+
+/// Raises the soft limit of open descriptors to the hard one. **Source**: RULES 28.
+///
+/// # Errors
+/// The kernel's, naming nothing more: the old limit stays in force.
+pub fn raise_nofile() -> io::Result<DescriptorLimit> {
+    let limit = rustix::process::getrlimit(Resource::Nofile);
+    rustix::process::setrlimit(
+        Resource::Nofile,
+        Rlimit { current: limit.maximum, maximum: limit.maximum },
+    )?;
+    let hard_count = limit.maximum.unwrap_or(u64::MAX);
+    Ok(DescriptorLimit { soft_count: hard_count, hard_count })
+}
+
+/// Names the calling thread for `top -H` and debuggers; the kernel keeps 15 bytes of it.
+pub fn name_thread(name: &std::ffi::CStr) {
+    // Only a bad address could be refused.
+    let _ = rustix::thread::set_name(name);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_raised_limit_is_the_hard_one() {
+        let limit = raise_nofile().expect("raising to the hard limit is always allowed");
+        assert_eq!(limit.soft_count, limit.hard_count);
+        let now = rustix::process::getrlimit(Resource::Nofile);
+        assert_eq!(now.current.unwrap_or(u64::MAX), limit.hard_count);
+    }
+
+    #[test]
+    fn all_but_the_faults_are_blocked_in_this_thread_only() {
+        fn blocked() -> u64 {
+            let status = std::fs::read_to_string("/proc/thread-self/status").expect("procfs");
+            let line = status.lines().find_map(|line| line.strip_prefix("SigBlk:"));
+            u64::from_str_radix(line.expect("SigBlk").trim(), 16).expect("hex")
+        }
+        let before = blocked();
+        let inside = std::thread::scope(|scope| {
+            scope
+                .spawn(|| {
+                    block_all_signals();
+                    blocked()
+                })
+                .join()
+                .expect("no panic")
+        });
+        assert_eq!(blocked(), before);
+        for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGPIPE, libc::SIGCHLD, libc::SIGUSR1] {
+            assert_ne!(inside & 1 << (signal - 1), 0, "signal {signal} is not blocked");
+        }
+        for signal in FAULTS {
+            assert_eq!(inside & 1 << (signal - 1), 0, "signal {signal} is blocked");
+        }
+    }
+}
