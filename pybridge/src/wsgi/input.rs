@@ -30,7 +30,7 @@ impl<'py> Input<'py> {
             Body::Memory(bytes) => {
                 (names::bytes_io(py)?.call1((PyBytes::new(py, &bytes),))?, false)
             }
-            Body::Spooled { file, length: _ } => {
+            Body::Spooled { file, .. } => {
                 // Python owns the descriptor from here on and closes it with the stream.
                 let number = file.into_raw_fd();
                 let mode = intern!(py, "rb");
