@@ -141,8 +141,7 @@ impl<'app> Worker<'app> {
     /// Answers one request. Whatever the application does, the thread lives.
     pub(super) fn run(&mut self, py: Python<'_>, exchange: Arc<Exchange>, body: Body) {
         let completion = Completion { lane: self.lane, index: self.index, told: Cell::new(false) };
-        let is_timed = self.application.options.timed;
-        if is_timed {
+        if self.application.options.timed {
             exchange.mark_started();
         }
         self.place.set(Some(Arc::clone(&exchange)));
@@ -159,9 +158,6 @@ impl<'app> Worker<'app> {
         self.callables.end(py);
         if self.callables.are_shared(py) {
             self.replace_callables(py);
-        }
-        if is_timed {
-            exchange.mark_ended();
         }
         self.place.set(None);
     }

@@ -5,7 +5,7 @@
 //! | request | `PATH_INFO` | `QUERY_STRING` |
 //! |---|---|---|
 //! | `OPTIONS *` | empty, since a path is empty or begins with a slash | empty |
-//! | `GET http://u@h:1/a?b` | `/a`, and `HTTP_HOST` is `h:1` without the user | `b` |
+//! | `GET http://h:1/a?b` | `/a`, and `HTTP_HOST` is `h:1`, whatever `Host` says | `b` |
 //! | `//a//b` | `//a//b` | |
 //! | `/a%2Fb`, `/%00`, `/%zz` | `/a/b`, `/\x00`, `/%zz` | |
 //! | `/%C3%A4`, `/ä`, `/%FF` | the bytes as latin-1, whether they are UTF-8 or not | |

@@ -90,13 +90,14 @@ impl FieldTable {
     /// The pair of a name, the same for every spelling of it: `|0x20` folds the case of letters, and
     /// what else it folds only shares a pair.
     fn pair_of(&self, name: &[u8]) -> usize {
-        let mut hash = self.seed ^ name.len() as u64;
-        for part in name.chunks(8) {
-            let mut word = [0_u8; 8];
-            word[..part.len()].copy_from_slice(part);
-            let word = u64::from_le_bytes(word) | 0x2020_2020_2020_2020;
-            hash = (hash.rotate_left(23) ^ word).wrapping_mul(self.seed);
-        }
+        let mix = |hash: u64, word: u64| {
+            (hash.rotate_left(23) ^ (word | 0x2020_2020_2020_2020)).wrapping_mul(self.seed)
+        };
+        let (words, rest) = name.as_chunks::<8>();
+        let start = self.seed ^ name.len() as u64;
+        let hash = words.iter().fold(start, |hash, word| mix(hash, u64::from_le_bytes(*word)));
+        let last = rest.iter().fold(0, |word, &byte| word << 8 | u64::from(byte));
+        let hash = mix(hash, last);
         (hash >> 48) as usize % PAIR_COUNT
     }
 

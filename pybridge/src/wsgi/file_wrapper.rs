@@ -8,6 +8,7 @@ use pyo3::exceptions::PyStopIteration;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::intern;
 use pyo3::prelude::*;
+use pyo3::types::PyCFunction;
 
 use crate::names;
 
@@ -121,7 +122,7 @@ fn true_reader<'py>(filelike: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, 
     } else {
         filelike.getattr(intern!(py, "read"))?
     };
-    if !read.is_exact_instance_of::<pyo3::types::PyCFunction>() {
+    if !read.is_instance_of::<PyCFunction>() {
         return Ok(None);
     }
     let name = read.getattr(intern!(py, "__name__"))?;

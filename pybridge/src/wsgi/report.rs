@@ -14,15 +14,15 @@ const TRACEBACK_BYTES_MAX: usize = 64 * 1024;
 
 /// The application raised. `doing` completes "the application …".
 pub(super) fn raised(py: Python<'_>, exchange: &Exchange, doing: &str, error: PyErr) {
-    let kind = if error.is_instance_of::<PyException>(py) {
+    // SystemExit, KeyboardInterrupt, GeneratorExit: who raises them may have meant the process.
+    let note = if error.is_instance_of::<PyException>(py) {
         ""
     } else {
-        // SystemExit, KeyboardInterrupt, GeneratorExit: they end a request and not the worker.
-        ", with an exception that is meant to end a program,"
+        " (this ends the request, not the worker)"
     };
     let line = request_line(exchange);
     let traceback = traceback(py, error);
-    tracing::error!(target: "hoopsnake.app", "{line}: the application{kind} {doing}\n{traceback}");
+    tracing::error!(target: "hoopsnake.app", "{line}: the application {doing}{note}\n{traceback}");
 }
 
 /// The application broke a rule of PEP 3333.

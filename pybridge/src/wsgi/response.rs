@@ -219,6 +219,9 @@ impl Response {
         if is_chunked {
             sending.buffer.extend_from_slice(b"\r\n");
         }
+        if is_last {
+            self.mark_ended();
+        }
         self.exchange.push_quietly(Output::File { head, file, offset, length, end });
         if is_last {
             self.stage = Stage::Complete { framing };
@@ -295,12 +298,14 @@ impl Response {
         encode::push_own_response(&mut head, context, status, detail, &[]);
         let body_bytes = if is_head { 0 } else { detail.len() as u64 + 1 };
         let end = Some(End { status, body_bytes, keep_alive });
+        self.mark_ended();
         self.exchange.push_quietly(Output::Data { head: head.into(), body: Bytes::new(), end });
         self.stage = Stage::Complete { framing: ResponseFraming::None };
     }
 
     fn abort(&mut self) {
         self.flush();
+        self.mark_ended();
         self.exchange.push_quietly(Output::Abort);
         self.stage = Stage::Aborted;
     }
@@ -311,16 +316,20 @@ impl Response {
             let (framing, end) = (sending.framing, Some(sending.end()));
             let head = std::mem::take(&mut sending.buffer).into();
             let output = Output::Data { head, body, end };
-            if self.is_timed {
-                // Before the push: the reactor may log the response before the application is left.
-                self.exchange.mark_ended();
-            }
+            self.mark_ended();
             if self.wakes_at_end {
                 self.exchange.push(output);
             } else {
                 self.exchange.push_quietly(output);
             }
             self.stage = Stage::Complete { framing };
+        }
+    }
+
+    /// Before the last push, since the reactor may log the response before `close()` returns.
+    fn mark_ended(&self) {
+        if self.is_timed {
+            self.exchange.mark_ended();
         }
     }
 
