@@ -1,1 +1,26 @@
 //! The extension module: names exported, nothing else.
+
+mod attach;
+mod capi;
+mod command;
+mod convert;
+mod doctor;
+mod ending;
+mod import;
+mod interpreter;
+
+mod names;
+mod run;
+mod worker;
+mod wsgi;
+
+use pyo3::prelude::*;
+
+/// The native half of the package `hoopsnake`.
+#[pymodule(gil_used = false)]
+fn _hoopsnake(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    interpreter::check_built_for(module.py())?;
+    module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    module.add_function(wrap_pyfunction!(command::main, module)?)?;
+    Ok(())
+}

@@ -4,13 +4,20 @@
 //! `sys` holds every unsafe block, and `reactor` joins the two.
 
 pub mod access;
+pub mod access_log;
 pub mod clock;
+pub mod config;
+pub mod doctor;
+pub mod error;
 pub mod exchange;
 pub mod http;
 pub mod limits;
+pub mod log;
+pub mod machine;
 pub mod pool;
 pub mod reactor;
 pub mod spool;
+pub mod supervisor;
 mod sync;
 pub mod sys;
 pub mod worker;

@@ -79,6 +79,24 @@ pub struct EncodedHead {
     pub keep_alive: bool,
 }
 
+/// What is known of a head that is begun and not finished.
+#[derive(Clone, Copy, Debug)]
+pub struct HeadProgress {
+    status: u16,
+    content_length: Option<u64>,
+    has_date: bool,
+    has_server: bool,
+    wants_close: bool,
+}
+
+impl HeadProgress {
+    /// The status that was written.
+    #[must_use]
+    pub fn status(&self) -> u16 {
+        self.status
+    }
+}
+
 /// Writes one head: `begin`, `field` for each, `finish`. After an error `out` holds a part of a head,
 /// which the caller removes.
 #[derive(Debug)]
@@ -213,6 +231,29 @@ impl<'out> HeadEncoder<'out> {
         self.out.extend_from_slice(b": ");
         self.out.extend_from_slice(value);
         self.out.extend_from_slice(b"\r\n");
+    }
+
+    /// Sets an encoder aside while its buffer is elsewhere: [`HeadEncoder::resume`] goes on.
+    #[must_use]
+    pub fn suspend(self) -> HeadProgress {
+        HeadProgress {
+            status: self.status,
+            content_length: self.content_length,
+            has_date: self.has_date,
+            has_server: self.has_server,
+            wants_close: self.wants_close,
+        }
+    }
+
+    /// Goes on where [`HeadEncoder::suspend`] stopped; `out` ends as it did then.
+    #[must_use]
+    pub fn resume(
+        out: &'out mut Vec<u8>,
+        context: ResponseContext<'out>,
+        progress: HeadProgress,
+    ) -> Self {
+        let HeadProgress { status, content_length, has_date, has_server, wants_close } = progress;
+        Self { out, context, status, content_length, has_date, has_server, wants_close }
     }
 
     /// Writes the server's own fields and the empty line.

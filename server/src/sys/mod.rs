@@ -8,7 +8,8 @@
 //! * **I3** The buffer ring's memory is mapped until the ring that it is registered with is gone.
 //! * **I4** Kernel output is input: an index, a length or a token from a completion is checked before use.
 //! * **I5** Only the thread that made the ring uses it.
-//! * **I6** A signal handler does nothing but `write` to a descriptor that is never closed.
+//! * **I6** A signal handler does nothing but count and `write` to a descriptor that is never closed; in
+//!   a process that did not install it, it takes the default effect.
 //! * **I7** A pointer passed to a system call that returns before it is used again points into a live
 //!   local of the size that the call is told.
 //! * **I8** A mapping is made and unmapped by its one owner, and every access stays inside it.
@@ -23,5 +24,6 @@ pub mod epoll;
 pub mod futex;
 pub mod process;
 pub mod ring;
+pub mod signals;
 pub mod socket;
 mod uring;

@@ -1,0 +1,54 @@
+//! The command: arguments in, exit code out.
+
+use std::ffi::OsString;
+use std::path::Path;
+
+use hoopsnake_server::config::{self, Config, Request, Typed, Verb};
+use hoopsnake_server::error::Fault;
+use pyo3::prelude::*;
+
+use crate::{doctor, interpreter, run};
+
+/// Runs `hoopsnake` with these arguments (without the program's name) and returns its exit code. A
+/// worker's process never returns.
+#[pyfunction]
+pub(crate) fn main(py: Python<'_>, arguments: Vec<OsString>) -> PyResult<u8> {
+    // Files are looked for where the command was started, whatever --chdir says.
+    let typed = match config::parse(&arguments, Path::new(".")) {
+        Ok(Request::Options(typed)) => typed,
+        Ok(Request::Print(text)) => {
+            print(py, text.trim_end())?;
+            return Ok(0);
+        }
+        Err(fault) => return Ok(report(&fault)),
+    };
+    let interpreter = interpreter::describe(py)?;
+    match typed.verb {
+        Verb::Limits => {
+            print(py, config::limits_table().trim_end())?;
+            Ok(0)
+        }
+        Verb::Doctor => doctor::run(py, &typed, &interpreter),
+        Verb::Serve => Ok(match serve(py, &typed, &interpreter) {
+            Ok(code) => code,
+            Err(fault) => report(&fault),
+        }),
+    }
+}
+
+fn serve(py: Python<'_>, typed: &Typed, interpreter: &config::Interpreter) -> Result<u8, Fault> {
+    let config = Config::from_typed(typed, interpreter)?;
+    run::serve(py, &config, interpreter)
+}
+
+/// One sentence on stderr; returns the exit code.
+fn report(fault: &Fault) -> u8 {
+    eprintln!("hoopsnake: error: {fault}");
+    fault.exit_code()
+}
+
+/// Through Python's stdout, so that what a program around us printed comes first.
+pub(crate) fn print(py: Python<'_>, text: &str) -> PyResult<()> {
+    py.import("builtins")?.getattr("print")?.call1((text,))?;
+    Ok(())
+}

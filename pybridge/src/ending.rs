@@ -1,0 +1,154 @@
+//! The end of a worker (RULES 4): drain, let the threads leave, run what Python runs at exit, and end
+//! the process without finalising the interpreter, under one deadline and naming what was left.
+
+use std::time::{Duration, Instant};
+
+use hoopsnake_server::pool::ThreadIndex;
+use hoopsnake_server::sys::signals::SignalWatch;
+use hoopsnake_server::{clock, log};
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+use crate::worker::{Serving, Stop, wait_for_reactor};
+
+/// Of the grace, what is kept for exit hooks and flushing after the threads were given up.
+const HOOKS_WAIT_MIN: Duration = Duration::from_millis(500);
+
+/// Ends the process.
+pub(crate) fn end<T>(py: Python<'_>, serving: Serving<'_>, stop: Stop, signals: &SignalWatch) -> T {
+    end_after(py, serving, stop, signals, || {})
+}
+
+/// Ends the process; `last` runs when nothing is served any more.
+pub(crate) fn end_after<T>(
+    py: Python<'_>,
+    serving: Serving<'_>,
+    stop: Stop,
+    signals: &SignalWatch,
+    last: impl FnOnce(),
+) -> T {
+    let grace = match stop {
+        Stop::Drain(grace) => grace,
+        Stop::ReactorEnded => Duration::ZERO,
+    };
+    let deadline = clock::now() + grace;
+    serving.running.reactor.drain();
+    let threads_deadline = deadline - HOOKS_WAIT_MIN.min(grace / 10);
+    let drained = wait_for_reactor(py, &serving, signals, threads_deadline);
+    if !drained {
+        serving.running.reactor.stop();
+    }
+    serving.running.lane.stop();
+    let left = join(&serving, if drained { threads_deadline } else { clock::now() });
+    let unanswered = serving.running.reactor.unanswered();
+    let is_clean = drained && left.is_empty() && stop != Stop::ReactorEnded;
+    if !is_clean {
+        name_what_was_left(py, &serving, &left, &unanswered);
+    }
+    last();
+    run_exit_hooks(py, deadline.max(clock::now() + HOOKS_WAIT_MIN));
+    if let Some(access_log) = &serving.access_log {
+        access_log.flush();
+    }
+    exit(py, u8::from(!is_clean))
+}
+
+/// Ends a worker that was never ready; the reason is printed.
+pub(crate) fn exit_unready<T>(py: Python<'_>, code: u8) -> T {
+    flush_python(py);
+    exit(py, code)
+}
+
+/// Waits for the pool's threads; returns the indexes of those that did not leave in time.
+fn join(serving: &Serving<'_>, deadline: Instant) -> Vec<ThreadIndex> {
+    let mut left = Vec::new();
+    for (index, thread) in serving.threads.iter().enumerate() {
+        let seconds = deadline.saturating_duration_since(clock::now()).as_secs_f64();
+        let joined = thread.call_method1("join", (seconds,));
+        let is_alive = thread.call_method0("is_alive").and_then(|alive| alive.extract());
+        if joined.is_err() || is_alive.unwrap_or(true) {
+            left.push(ThreadIndex(index));
+        }
+    }
+    left
+}
+
+/// One line per request that is inside the application, with the stack of its thread, and one per
+/// request that never got there.
+fn name_what_was_left(
+    py: Python<'_>,
+    serving: &Serving<'_>,
+    left: &[ThreadIndex],
+    unanswered: &[String],
+) {
+    let running = serving.application.running();
+    for index in left {
+        let request = running
+            .iter()
+            .find(|(other, _)| other == index)
+            .map_or("no request", |(_, request)| request.as_str());
+        let stack = stack_of(py, &serving.threads[index.0]).unwrap_or_default();
+        tracing::error!("the grace is over and hoopsnake-pool-{} runs {request}\n{stack}", index.0);
+    }
+    for request in unanswered {
+        tracing::error!("the grace is over and {request} has no complete answer");
+    }
+}
+
+fn stack_of(py: Python<'_>, thread: &Bound<'_, PyAny>) -> PyResult<String> {
+    let frames = py.import("sys")?.call_method0("_current_frames")?;
+    let frame = frames.get_item(thread.getattr("ident")?)?;
+    let lines = py.import("traceback")?.call_method1("format_stack", (frame,))?;
+    let lines: Vec<String> = lines.extract()?;
+    Ok(lines.concat())
+}
+
+/// What `Py_FinalizeEx` would run, without its end of the world: non-daemon threads are waited for,
+/// exit hooks run, logging and the standard streams are flushed. Python's own watchdog prints every
+/// stack and ends the process if one of them does not return in time.
+fn run_exit_hooks(py: Python<'_>, deadline: Instant) {
+    if let Err(error) = start_watchdog(py, deadline) {
+        tracing::warn!(%error, "exit hooks run without a watchdog");
+    }
+    for (module, function) in [("threading", "_shutdown"), ("atexit", "_run_exitfuncs")] {
+        // What a hook raises is printed by Python; it does not keep the next one from running.
+        if let Err(error) = py.import(module).and_then(|module| module.call_method0(function)) {
+            error.write_unraisable(py, None);
+        }
+    }
+    flush_python(py);
+}
+
+fn start_watchdog(py: Python<'_>, deadline: Instant) -> PyResult<()> {
+    let left = deadline.saturating_duration_since(clock::now()).max(Duration::from_millis(1));
+    let arguments = PyDict::new(py);
+    arguments.set_item("exit", true)?;
+    // The number and not `sys.stderr`, which the application may have replaced or closed.
+    arguments.set_item("file", 2)?;
+    let faulthandler = py.import("faulthandler")?;
+    let start = faulthandler.getattr("dump_traceback_later")?;
+    start.call((left.as_secs_f64(),), Some(&arguments))?;
+    Ok(())
+}
+
+fn flush_python(py: Python<'_>) {
+    let flush = |module: &str, name: &str| -> PyResult<()> {
+        let object = py.import(module)?.getattr(name)?;
+        if !object.is_none() {
+            object.call_method0("flush")?;
+        }
+        Ok(())
+    };
+    // `logging` registers its own flush with atexit, which has run; a stream that cannot be flushed
+    // has nobody to tell.
+    let _ = flush("sys", "stdout");
+    let _ = flush("sys", "stderr");
+}
+
+/// Ends the process here and now. The log's lines are written first.
+fn exit<T>(py: Python<'_>, code: u8) -> T {
+    py.detach(log::flush);
+    // Does not return; if `os` is broken there is no way to go on either.
+    let _ = py.import("os").and_then(|os| os.call_method1("_exit", (code,)));
+    std::process::abort()
+}

@@ -1,0 +1,405 @@
+//! A worker's life in Python: import, threads, ready, the wait on the main thread.
+//!
+//! The main thread waits without the interpreter lock for the supervisor, for signals and for the
+//! reactor. Python-level signal handlers run on it, as everywhere in Python; ours only count.
+
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use hoopsnake_server::access::AccessSink;
+use hoopsnake_server::access_log::AccessLog;
+use hoopsnake_server::config::{Config, Interpreter};
+use hoopsnake_server::log::{self, Role};
+use hoopsnake_server::pool::ThreadIndex;
+use hoopsnake_server::supervisor::control::{ControlSocket, Received, ToSupervisor, ToWorker};
+use hoopsnake_server::supervisor::{
+    self, EXIT_NOT_LOADED, Listeners, Machine, PidFile, WorkerSeed,
+};
+use hoopsnake_server::sys::signals::SignalWatch;
+use hoopsnake_server::sys::socket::{LocalAddress, local_address};
+use hoopsnake_server::worker::{Plan, Running, start};
+use hoopsnake_server::{clock, machine};
+use pyo3::exceptions::PyKeyboardInterrupt;
+use pyo3::prelude::*;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::ending;
+use crate::import::{self, LoadError, Loaded};
+use crate::run::Identity;
+use crate::wsgi::{Application, ListenerEnviron, PoolThread, WsgiOptions};
+
+/// What every worker of a server shares.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Site<'run> {
+    pub(crate) config: &'run Config,
+    pub(crate) interpreter: &'run Interpreter,
+    pub(crate) identity: &'run Identity,
+}
+
+/// A worker that serves.
+#[derive(Debug)]
+pub(crate) struct Serving<'py> {
+    pub(crate) app_name: String,
+    pub(crate) application: Arc<Application>,
+    pub(crate) running: Running,
+    /// `threading.Thread` objects, in the order of their index.
+    pub(crate) threads: Vec<Bound<'py, PyAny>>,
+    pub(crate) access_log: Option<Arc<AccessLog>>,
+}
+
+/// Why the wait ended.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Stop {
+    /// Drain, and be gone within this time.
+    Drain(Duration),
+    /// The reactor ended by itself: it cannot go on.
+    ReactorEnded,
+}
+
+/// The body of a forked worker. Ends the process.
+pub(crate) fn run_forked(py: Python<'_>, site: &Site<'_>, seed: WorkerSeed) -> u8 {
+    log::set_role(Role::Worker);
+    // Before the import: a Ctrl-C meanwhile prints no traceback, and SIGTERM drains right after it.
+    let signals = watch_signals(py);
+    let machine = seed.machine.clone();
+    let serving = match prepare(py, site, seed.number, seed.listeners, &machine) {
+        Ok(serving) => serving,
+        Err(code) => ending::exit_unready(py, code),
+    };
+    // The application may have installed handlers of its own.
+    if let Err(error) = signals.assert_again() {
+        tracing::error!(%error, "SIGTERM cannot be handled");
+    }
+    if let Some(control) = &seed.control {
+        let ready = ToSupervisor::Ready { app: serving.app_name.clone() };
+        // A supervisor that is gone is seen by the wait, at once.
+        let _ = control.send(&ready);
+    }
+    let stop = wait(py, site.config, &serving, &signals, seed.control.as_ref());
+    ending::end(py, serving, stop, &signals)
+}
+
+/// The same in the one process there is (`--single-process`).
+pub(crate) fn run_alone(
+    py: Python<'_>,
+    site: &Site<'_>,
+    machine: Machine,
+    mut listeners: Listeners,
+    pid_file: Option<PidFile>,
+) -> u8 {
+    let sockets = std::mem::take(&mut listeners.sockets);
+    // Until the import is over, signals do what they do in any Python program.
+    let serving = match prepare(py, site, 1, sockets, &machine) {
+        Ok(serving) => serving,
+        Err(code) => {
+            clean_up(listeners, pid_file);
+            return if code == EXIT_NOT_LOADED { 1 } else { code };
+        }
+    };
+    let signals = watch_signals(py);
+    tracing::info!(pid = std::process::id(), "worker 1 is ready");
+    supervisor::banner(site.config, site.interpreter, &machine, &serving.app_name, &listeners);
+    let stop = wait(py, site.config, &serving, &signals, None);
+    ending::end_after(py, serving, stop, &signals, || clean_up(listeners, pid_file))
+}
+
+fn clean_up(mut listeners: Listeners, pid_file: Option<PidFile>) {
+    listeners.remove_paths();
+    if let Some(pid_file) = pid_file {
+        pid_file.remove();
+    }
+}
+
+fn watch_signals(py: Python<'_>) -> SignalWatch {
+    match SignalWatch::install(&[libc::SIGTERM, libc::SIGINT]) {
+        Ok(watch) => watch,
+        Err(error) => {
+            tracing::error!(%error, "signals cannot be handled");
+            ending::exit_unready(py, 1)
+        }
+    }
+}
+
+/// Everything up to *ready*. The error is an exit code whose reason is printed.
+fn prepare<'py>(
+    py: Python<'py>,
+    site: &Site<'_>,
+    number: usize,
+    listeners: Vec<OwnedFd>,
+    machine: &Machine,
+) -> Result<Serving<'py>, u8> {
+    let config = site.config;
+    let failed = |what: &str, error: &dyn std::fmt::Display| {
+        tracing::error!("{what}: {error}");
+        EXIT_NOT_LOADED
+    };
+    become_user(py, site.identity)
+        .map_err(|error| failed("the worker cannot change its user", &error))?;
+    enter(py, config).map_err(|error| failed("the application's directory", &error))?;
+    let loaded = load(py, config)?;
+    // From here on there are threads in this process, and it does not fork any more.
+    log::start_writer(config.log.overflow).map_err(|error| failed("the log", &error))?;
+    if number == 1
+        && let Some(error) = machine::spool_problem(&config.spool_dir)
+    {
+        tracing::warn!(
+            "spool-dir {} cannot hold request bodies ({error}): those over 64 KiB are answered with \
+             500; give --spool-dir a directory that the server may write to",
+            config.spool_dir.display()
+        );
+    }
+    let access_log = AccessLog::open(&config.log)
+        .map_err(|error| failed("access-log cannot be opened", &error))?
+        .map(Arc::new);
+    serve(py, config, loaded, listeners, machine, access_log)
+        .map_err(|error| failed("the worker cannot start", &error))
+}
+
+/// Groups first: after the user there is no right to change them.
+fn become_user(py: Python<'_>, identity: &Identity) -> PyResult<()> {
+    let os = py.import("os")?;
+    if let Some(group_id) = identity.group_id {
+        match &identity.user {
+            Some((user, _)) => os.call_method1("initgroups", (user, group_id))?,
+            None => os.call_method1("setgroups", ([group_id],))?,
+        };
+        os.call_method1("setgid", (group_id,))?;
+    }
+    if let Some((_, user_id)) = &identity.user {
+        os.call_method1("setuid", (*user_id,))?;
+    }
+    Ok(())
+}
+
+/// The environment and `sys.path`, before the application sees either.
+fn enter(py: Python<'_>, config: &Config) -> PyResult<()> {
+    let environ = py.import("os")?.getattr("environ")?;
+    for (name, value) in &config.env {
+        environ.call_method1("setdefault", (name, value))?;
+    }
+    let absolute = std::path::absolute(&config.app_dir)?;
+    put_first(py, &absolute)
+}
+
+/// Puts a directory first on `sys.path`, once.
+pub(crate) fn put_first(py: Python<'_>, directory: &Path) -> PyResult<()> {
+    let path = py.import("sys")?.getattr("path")?;
+    let directory = directory.as_os_str();
+    if path.contains(directory)? {
+        path.call_method1("remove", (directory,))?;
+    }
+    path.call_method1("insert", (0, directory))?;
+    Ok(())
+}
+
+fn load<'py>(py: Python<'py>, config: &Config) -> Result<Loaded<'py>, u8> {
+    // `Config` demands an application of everything that serves.
+    let Some(spec) = &config.app else { return Err(EXIT_NOT_LOADED) };
+    import::load(py, spec).map_err(|error| {
+        match error {
+            LoadError::Ours(sentence) => tracing::error!("{sentence}"),
+            LoadError::Theirs(error) if error.is_instance_of::<PyKeyboardInterrupt>(py) => {
+                tracing::error!("interrupted while {} was imported", spec.module);
+            }
+            LoadError::Theirs(error) => {
+                import::print_traceback(py, &error);
+                tracing::error!("{} cannot be imported: {error}", spec.module);
+            }
+        }
+        EXIT_NOT_LOADED
+    })
+}
+
+fn serve<'py>(
+    py: Python<'py>,
+    config: &Config,
+    loaded: Loaded<'py>,
+    listeners: Vec<OwnedFd>,
+    machine: &Machine,
+    access_log: Option<Arc<AccessLog>>,
+) -> PyResult<Serving<'py>> {
+    let options = WsgiOptions {
+        multithread: config.thread_count > 1,
+        multiprocess: config.worker_count > 1 && !config.single_process,
+        server_name: config.server_name.clone(),
+        root_path: config.root_path.clone(),
+        listeners: listeners.iter().map(environ_of).collect::<std::io::Result<_>>()?,
+        timed: access_log.is_some(),
+    };
+    let application = Application::new(py, loaded.callable, options)?;
+    let sink = access_log.clone().map(|log| log as Arc<dyn AccessSink>);
+    let plan = Plan {
+        listeners,
+        settings: config.settings(machine.io, machine.connections_max, sink),
+        thread_count: config.thread_count,
+        garbage: application.garbage_counter(),
+    };
+    let running = start(plan)?;
+    let mut threads = Vec::with_capacity(config.thread_count);
+    for index in 0..config.thread_count {
+        let body = PoolThread::new(
+            Arc::clone(&application),
+            Arc::clone(&running.lane),
+            ThreadIndex(index),
+        );
+        threads.push(start_thread(py, index, body)?);
+    }
+    Ok(Serving { app_name: loaded.name, application, running, threads, access_log })
+}
+
+/// A thread that Python knows: named, traced, with Python's stack size (RULES 3). Daemon, because
+/// `threading._shutdown` must not wait for one that never comes back.
+fn start_thread(py: Python<'_>, index: usize, body: PoolThread) -> PyResult<Bound<'_, PyAny>> {
+    let arguments = pyo3::types::PyDict::new(py);
+    arguments.set_item("target", Py::new(py, body)?)?;
+    arguments.set_item("name", format!("hoopsnake-pool-{index}"))?;
+    arguments.set_item("daemon", true)?;
+    let thread = py.import("threading")?.getattr("Thread")?.call((), Some(&arguments))?;
+    thread.call_method0("start")?;
+    Ok(thread)
+}
+
+/// `SERVER_NAME` and `SERVER_PORT` of requests that arrive there. A unix socket has neither.
+fn environ_of(listener: &OwnedFd) -> std::io::Result<ListenerEnviron> {
+    let (server_name, server_port) = match local_address(listener)? {
+        LocalAddress::Inet(address) => (address.ip().to_string(), address.port().to_string()),
+        LocalAddress::Path(_) | LocalAddress::Unnamed => ("localhost".to_owned(), "80".to_owned()),
+    };
+    Ok(ListenerEnviron { server_name, server_port, url_scheme: "http".to_owned() })
+}
+
+/// What the main thread waits for.
+struct Waiting<'wait> {
+    signals: &'wait SignalWatch,
+    control: Option<&'wait ControlSocket>,
+    reactor: BorrowedFd<'wait>,
+    python_signals: &'wait OwnedFd,
+}
+
+/// Waits until the worker is to stop.
+fn wait(
+    py: Python<'_>,
+    config: &Config,
+    serving: &Serving<'_>,
+    signals: &SignalWatch,
+    control: Option<&ControlSocket>,
+) -> Stop {
+    let python_signals = match wakeup_fd(py) {
+        Ok(fd) => fd,
+        Err(error) => {
+            tracing::error!(%error, "Python's signals cannot be waited for");
+            return Stop::Drain(config.grace);
+        }
+    };
+    let reactor = &serving.running.reactor;
+    let waiting = Waiting {
+        signals,
+        control,
+        reactor: reactor.finished_fd(),
+        python_signals: &python_signals,
+    };
+    loop {
+        py.detach(|| waiting.block(None));
+        signals.clear();
+        let term = signals.take(libc::SIGTERM) + signals.take(libc::SIGINT);
+        if term > 0 {
+            return Stop::Drain(config.grace);
+        }
+        if let Some(control) = control {
+            match control.receive() {
+                Received::Message(ToWorker::Drain { grace }) => return Stop::Drain(grace),
+                Received::Closed => {
+                    tracing::error!("the supervisor is gone; this worker drains and ends");
+                    return Stop::Drain(config.grace);
+                }
+                Received::Nothing => {}
+            }
+        }
+        if reactor.is_finished() {
+            return Stop::ReactorEnded;
+        }
+        if run_python_signals(py, &python_signals) {
+            return Stop::Drain(config.grace);
+        }
+    }
+}
+
+impl Waiting<'_> {
+    /// Blocks until something happened or the time is over.
+    fn block(&self, timeout: Option<Duration>) {
+        let mut ready = vec![
+            PollFd::new(self.signals, PollFlags::IN),
+            PollFd::new(&self.reactor, PollFlags::IN),
+            PollFd::new(self.python_signals, PollFlags::IN),
+        ];
+        if let Some(control) = self.control {
+            ready.push(PollFd::new(control, PollFlags::IN));
+        }
+        let timeout = timeout.and_then(|left| Timespec::try_from(left).ok());
+        // EINTR: a signal, which is looked at next.
+        let _ = poll(&mut ready, timeout.as_ref());
+    }
+}
+
+/// What Python's own handler writes to when a signal with a Python-level handler arrives.
+fn wakeup_fd(py: Python<'_>) -> PyResult<OwnedFd> {
+    let flags = rustix::pipe::PipeFlags::NONBLOCK | rustix::pipe::PipeFlags::CLOEXEC;
+    let (reader, writer) = rustix::pipe::pipe_with(flags).map_err(std::io::Error::from)?;
+    let arguments = pyo3::types::PyDict::new(py);
+    arguments.set_item("warn_on_full_buffer", false)?;
+    let number = std::os::fd::IntoRawFd::into_raw_fd(writer);
+    py.import("signal")?.getattr("set_wakeup_fd")?.call((number,), Some(&arguments))?;
+    Ok(reader)
+}
+
+/// Runs Python's handlers on this thread, which is the main one. True: one of them wants the end
+/// (`sys.exit`, `KeyboardInterrupt`); any other exception is its author's to read.
+fn run_python_signals(py: Python<'_>, fd: &OwnedFd) -> bool {
+    let mut numbers = [0; 64];
+    while rustix::io::read(fd, &mut numbers).is_ok_and(|count| count > 0) {}
+    match py.check_signals() {
+        Ok(()) => false,
+        Err(error) => {
+            let ends = error.is_instance_of::<PyKeyboardInterrupt>(py)
+                || error.is_instance_of::<pyo3::exceptions::PySystemExit>(py);
+            if !ends {
+                import::print_traceback(py, &error);
+                tracing::error!("a signal handler of the application raised: {error}");
+            }
+            ends
+        }
+    }
+}
+
+/// Waits without the interpreter lock until the reactor has ended or the deadline is over. True: it
+/// has ended. A second SIGINT ends the wait.
+pub(crate) fn wait_for_reactor(
+    py: Python<'_>,
+    serving: &Serving<'_>,
+    signals: &SignalWatch,
+    deadline: Instant,
+) -> bool {
+    let reactor = &serving.running.reactor;
+    loop {
+        if reactor.is_finished() {
+            return true;
+        }
+        let left = deadline.saturating_duration_since(clock::now());
+        if left.is_zero() || signals.take(libc::SIGINT) > 0 {
+            return false;
+        }
+        let finished = reactor.finished_fd();
+        py.detach(|| {
+            let mut ready =
+                [PollFd::new(signals, PollFlags::IN), PollFd::new(&finished, PollFlags::IN)];
+            let timeout = Timespec::try_from(left).ok();
+            // EINTR: looked at next.
+            let _ = poll(&mut ready, timeout.as_ref());
+        });
+        signals.clear();
+        // A handler that wants the end gets it: this is it.
+        let _ = py.check_signals();
+    }
+}

@@ -1,0 +1,140 @@
+//! Opens what the server listens on, and takes it out of the file system at the end.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+
+use crate::config::{Bind, Config};
+use crate::error::Fault;
+use crate::sys::socket::{self, LocalAddress, TcpOptions};
+
+/// The listening sockets, bound once and shared by all workers.
+#[derive(Debug)]
+pub struct Listeners {
+    /// In the order of the configuration; a host name may give several.
+    pub sockets: Vec<OwnedFd>,
+    /// Where each of them is.
+    pub addresses: Vec<LocalAddress>,
+    /// Sockets in the file system that are ours to remove.
+    paths: Vec<PathBuf>,
+}
+
+impl Listeners {
+    /// Binds everything.
+    ///
+    /// # Errors
+    /// Start: the first address that cannot be bound, why, and what to do.
+    pub fn open(config: &Config) -> Result<Self, Fault> {
+        let mut listeners = Self { sockets: Vec::new(), addresses: Vec::new(), paths: Vec::new() };
+        for bind in &config.binds {
+            let opened = match bind {
+                Bind::Inet { host, port } => open_inet(host, *port, config)?,
+                Bind::Unix(path) => {
+                    let mode = config.uds_mode;
+                    let opened = socket::listen_unix(path, mode, config.backlog)
+                        .map_err(|error| refusal(&format!("unix:{}", path.display()), &error))?;
+                    listeners.paths.push(path.clone());
+                    vec![opened]
+                }
+                Bind::Descriptor(number) => {
+                    let opened = socket::adopt_listener(*number)
+                        .map_err(|error| Fault::start(error.to_string()))?;
+                    vec![opened]
+                }
+            };
+            for socket in opened {
+                let address = socket::local_address(&socket)
+                    .map_err(|error| Fault::start(format!("a listener has no address: {error}")))?;
+                listeners.addresses.push(address);
+                listeners.sockets.push(socket);
+            }
+        }
+        Ok(listeners)
+    }
+
+    /// For the banner.
+    #[must_use]
+    pub fn display(&self) -> String {
+        let names: Vec<String> = self.addresses.iter().map(ToString::to_string).collect();
+        names.join(" and ")
+    }
+
+    /// Gives the sockets in the file system to the user that the workers become.
+    ///
+    /// # Errors
+    /// Start: not permitted.
+    pub fn give_to(&self, user_id: Option<u32>, group_id: Option<u32>) -> Result<(), Fault> {
+        for path in &self.paths {
+            std::os::unix::fs::chown(path, user_id, group_id).map_err(|error| {
+                Fault::start(format!("unix:{} cannot change owner: {error}", path.display()))
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Takes the sockets out of the file system.
+    pub fn remove_paths(&mut self) {
+        for path in self.paths.drain(..) {
+            // Somebody else may have removed it; there is nothing to do about it.
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+/// A host name may have several addresses, such as localhost: each is bound, and it is an error only
+/// if none can be. With port 0 the first one's port is used for all.
+fn open_inet(host: &str, port: u16, config: &Config) -> Result<Vec<OwnedFd>, Fault> {
+    let name = if host.contains(':') { format!("[{host}]") } else { host.to_owned() };
+    let name = format!("{name}:{port}");
+    let addresses = socket::resolve(&name).map_err(|error| {
+        Fault::start(format!("cannot bind {name}: the host name does not resolve ({error})"))
+    })?;
+    let options = TcpOptions { backlog_count: config.backlog, reuse_port: false };
+    let mut opened: Vec<OwnedFd> = Vec::new();
+    let mut first_error = None;
+    let mut port = port;
+    for mut address in addresses {
+        address.set_port(port);
+        match socket::listen_tcp(address, options) {
+            Ok(socket) => {
+                if let Ok(LocalAddress::Inet(bound)) = socket::local_address(&socket) {
+                    port = bound.port();
+                }
+                opened.push(socket);
+            }
+            // localhost is also ::1 in many a hosts file of a machine without IPv6.
+            Err(error) if is_absent(&address, &error) => {
+                first_error.get_or_insert(error);
+            }
+            Err(error) => return Err(refusal(&address.to_string(), &error)),
+        }
+    }
+    match first_error {
+        Some(error) if opened.is_empty() => Err(refusal(&name, &error)),
+        Some(_) | None => Ok(opened),
+    }
+}
+
+fn is_absent(address: &SocketAddr, error: &io::Error) -> bool {
+    let unsupported = error.raw_os_error() == Some(libc::EAFNOSUPPORT);
+    address.is_ipv6() && (unsupported || error.kind() == io::ErrorKind::AddrNotAvailable)
+}
+
+fn refusal(name: &str, error: &io::Error) -> Fault {
+    #[expect(clippy::wildcard_enum_match_arm, reason = "the kinds with a better advice")]
+    let next = match error.kind() {
+        io::ErrorKind::AddrInUse => {
+            "another process listens there; stop it or choose another --bind"
+        }
+        io::ErrorKind::PermissionDenied => {
+            "ports below 1024 and some paths need privileges; choose another --bind, or give \
+             CAP_NET_BIND_SERVICE"
+        }
+        io::ErrorKind::AddrNotAvailable => "no interface of this machine has that address",
+        io::ErrorKind::AlreadyExists => "the path exists and is not a socket",
+        io::ErrorKind::NotFound => "its directory does not exist",
+        _ => "choose another --bind",
+    };
+    Fault::start(format!("cannot bind {name}: {next} ({error})"))
+}
