@@ -21,6 +21,9 @@ pub(crate) mod buf_ring;
 pub mod epoll;
 #[cfg(not(loom))]
 pub mod futex;
+pub mod probe;
+#[cfg(test)]
+mod probe_hazards;
 pub mod process;
 pub mod ring;
 pub mod socket;
