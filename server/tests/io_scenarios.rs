@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use hoopsnake_server::reactor::io::{Io, ListenerIndex};
+use hoopsnake_server::reactor::sim::Faults;
 use io_world::{Found, Manner, Server, World, pattern};
 
 fn echo(world: impl World) {
@@ -70,13 +71,13 @@ fn reset_by_the_server(world: impl World) {
     server.until("closed", |server| server.closed.len() == 1);
 }
 
-fn slow_reader(world: impl World) {
+fn slow_reader<W: World>(world: W) {
     let mut server = Server::new(world, Manner::Collect);
     let (mut client, token) = server.connected();
-    let body = pattern(8 * 1024 * 1024);
+    let body = pattern(W::LARGE_BYTES);
     server.seen(token).queue.push_back(Bytes::from_static(b"head"));
     server.send(token, Bytes::from(body.clone()));
-    assert!(server.seen(token).in_flight, "8 MiB went into a socket's buffer");
+    assert!(server.seen(token).in_flight, "all of it went into a socket's buffer");
     let mut received = server.read(&mut client, 4 + body.len());
     assert_eq!(&received[..4], b"head");
     assert!(received.split_off(4) == body, "the body differs");
@@ -105,13 +106,14 @@ fn close_with_an_armed_receive(world: impl World) {
     assert_eq!(next, token.successor());
 }
 
-fn no_event_between_close_and_closed(world: impl World) {
+fn no_event_between_close_and_closed<W: World>(world: W) {
+    let large = Bytes::from(pattern(W::LARGE_BYTES));
     let mut server = Server::new(world, Manner::Collect);
     let mut clients = Vec::new();
     for _ in 0..20 {
         let (mut client, token) = server.connected();
         server.write(&mut client, b"bytes that arrive as we close");
-        server.send(token, Bytes::from(pattern(4 * 1024 * 1024)));
+        server.send(token, large.clone());
         server.close(token);
         clients.push(client);
     }
@@ -224,22 +226,51 @@ fn writable_is_said_once(world: impl World) {
     }
 }
 
-fn shutdown_with_everything_in_flight(world: impl World) {
+fn shutdown_with_everything_in_flight<W: World>(world: W) {
+    let large = Bytes::from(pattern(W::LARGE_BYTES));
     let mut server = Server::new(world, Manner::Count);
     let mut clients = Vec::new();
     for _ in 0..10 {
         let (client, token) = server.connected();
-        server.send(token, Bytes::from(pattern(2 * 1024 * 1024)));
+        server.send(token, large.clone());
         server.world.io().want_writable(token);
         clients.push(client);
     }
     drop(server);
 }
 
+/// The seeds of the simulation: fixed ones, and one of today that a failure prints.
+fn seeds() -> impl Iterator<Item = u64> {
+    let today = hoopsnake_server::clock::unix_time().as_secs() / 86_400;
+    (0..8).chain([today])
+}
+
+fn simulated<S: Fn(io_world::Simulation)>(faults: Faults, scenario: S) {
+    for seed in seeds() {
+        println!("seed {seed}, {faults:?}");
+        scenario(io_world::simulation(seed, faults));
+    }
+}
+
 macro_rules! over_every_io {
     ($($scenario:ident)*) => {
         mod ring { $(#[test] fn $scenario() { super::$scenario(super::io_world::ring()); })* }
         mod epoll { $(#[test] fn $scenario() { super::$scenario(super::io_world::epoll()); })* }
+        mod simulated {
+            $(#[test] fn $scenario() {
+                super::simulated(super::Faults::NONE, super::$scenario);
+            })*
+        }
+    };
+}
+
+macro_rules! over_a_rough_network {
+    ($($scenario:ident)*) => {
+        mod rough {
+            $(#[test] fn $scenario() {
+                super::simulated(super::Faults::ROUGH, super::$scenario);
+            })*
+        }
     };
 }
 
@@ -258,6 +289,24 @@ over_every_io! {
     many_wakes_are_one_event
     cancelled_accept
     a_connection_before_the_cancel_is_served
+    writable_is_said_once
+    shutdown_with_everything_in_flight
+}
+
+// Without those that count wakes or accepts, which a rough network adds to.
+over_a_rough_network! {
+    echo
+    large_echo
+    half_close
+    reset_by_the_client
+    reset_by_the_server
+    slow_reader
+    many_ready_sockets
+    close_with_an_armed_receive
+    no_event_between_close_and_closed
+    flooder_and_small_clients
+    backpressure
+    cancelled_accept
     writable_is_said_once
     shutdown_with_everything_in_flight
 }

@@ -3,6 +3,7 @@
 pub(crate) mod custody;
 pub mod io;
 pub mod settings;
+pub mod sim;
 pub mod token;
 pub mod wake;
 
