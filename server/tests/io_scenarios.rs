@@ -2,6 +2,9 @@
 
 mod io_world;
 
+use std::io::ErrorKind;
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -56,7 +59,7 @@ fn reset_by_the_client(world: impl World) {
     let (client, token) = server.connected();
     server.world.reset(client);
     server.until("the reset", |server| server.seen(token).failed.is_some());
-    assert_eq!(server.seen(token).failed, Some(std::io::ErrorKind::ConnectionReset));
+    assert_eq!(server.seen(token).failed, Some(ErrorKind::ConnectionReset));
     server.send(token, Bytes::from_static(b"nobody reads this"));
     assert!(matches!(server.seen(token).sent[..], [Err(_)]));
     server.close(token);
@@ -226,6 +229,65 @@ fn writable_is_said_once(world: impl World) {
     }
 }
 
+/// A file with a name that nobody else has, and no name once it is open.
+fn file_of(bytes: &[u8]) -> std::fs::File {
+    static COUNT: AtomicUsize = AtomicUsize::new(0);
+    let number = COUNT.fetch_add(1, Ordering::Relaxed);
+    let name = format!("hoopsnake-file-{}-{number}", std::process::id());
+    let path = std::env::temp_dir().join(name);
+    std::fs::write(&path, bytes).expect("writable");
+    let file = std::fs::File::open(&path).expect("written");
+    std::fs::remove_file(&path).expect("ours");
+    file
+}
+
+fn a_file_from_its_middle<W: World>(world: W) {
+    let mut server = Server::new(world, Manner::Count);
+    let (mut client, token) = server.connected();
+    let bytes = pattern(W::LARGE_BYTES);
+    let file = file_of(&bytes);
+    let (mut offset, mut received) = (1000, Vec::new());
+    let mut asked_count = 0;
+    server.until("the whole file", |server| {
+        while server.seen(token).writable_count == asked_count && offset < bytes.len() {
+            match server.world.io().send_file(token, file.as_fd(), offset as u64, 256 * 1024) {
+                Ok(count) => offset += count,
+                Err(error) => {
+                    assert_eq!(error.kind(), ErrorKind::WouldBlock);
+                    server.world.io().want_writable(token);
+                    asked_count += 1;
+                }
+            }
+        }
+        if let Found::Bytes(more) = server.world.read(&mut client, 64 * 1024) {
+            received.extend(more);
+        }
+        received.len() == bytes.len() - 1000
+    });
+    assert!(received == bytes[1000..], "the file differs");
+    assert!(asked_count > 0, "all of it went into a socket's buffer");
+    let after_the_end = bytes.len() as u64;
+    let end = server.world.io().send_file(token, file.as_fd(), after_the_end, 10);
+    assert!(matches!(end, Ok(0)) || end.is_err_and(|error| error.kind() == ErrorKind::WouldBlock));
+}
+
+fn acknowledged_bytes_tell_a_slow_reader_from_none<W: World>(world: W) {
+    let mut server = Server::new(world, Manner::Count);
+    let (mut client, token) = server.connected();
+    server.send(token, Bytes::from(pattern(W::LARGE_BYTES)));
+    // Until the client's window is full, too.
+    let mut before = 0;
+    let mut still_count = 0;
+    server.until("a standstill", |server| {
+        let now = server.world.io().acknowledged(token);
+        still_count = if now == before { still_count + 1 } else { 0 };
+        before = now;
+        still_count == 20
+    });
+    server.read(&mut client, W::LARGE_BYTES / 2);
+    server.until("progress", |server| server.world.io().acknowledged(token) > before);
+}
+
 fn shutdown_with_everything_in_flight<W: World>(world: W) {
     let large = Bytes::from(pattern(W::LARGE_BYTES));
     let mut server = Server::new(world, Manner::Count);
@@ -290,6 +352,8 @@ over_every_io! {
     cancelled_accept
     a_connection_before_the_cancel_is_served
     writable_is_said_once
+    a_file_from_its_middle
+    acknowledged_bytes_tell_a_slow_reader_from_none
     shutdown_with_everything_in_flight
 }
 
@@ -308,5 +372,7 @@ over_a_rough_network! {
     backpressure
     cancelled_accept
     writable_is_said_once
+    a_file_from_its_middle
+    acknowledged_bytes_tell_a_slow_reader_from_none
     shutdown_with_everything_in_flight
 }

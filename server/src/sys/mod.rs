@@ -13,6 +13,7 @@
 //!   local of the size that the call is told.
 //! * **I8** A mapping is made and unmapped by its one owner, and every access stays inside it.
 //! * **I9** A descriptor number from the kernel that nobody else knows becomes an `OwnedFd` at once.
+//! * **I10** A child of `fork` in a process with threads calls only what is async-signal-safe.
 
 #![expect(unsafe_code, reason = "the only module of this crate that has any")]
 
@@ -26,5 +27,7 @@ pub mod probe;
 mod probe_hazards;
 pub mod process;
 pub mod ring;
+#[cfg(test)]
+mod ring_hazards;
 pub mod socket;
 mod uring;
