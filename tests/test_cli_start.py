@@ -224,7 +224,10 @@ def test_pid_file_env_file_chdir_and_root_path(serve, tmp_path):
     (tmp_path / "env").write_text("# comment\nexport FROM_FILE='of the file'\n")
     server = serve(
         "life:app", "--pid-file", "web.pid", "--env-file", tmp_path / "env", "--chdir", tmp_path,
+        "--proc-name", "shop",
     )
+    for pid in [server.pid, *server.worker_pids()]:
+        assert Path(f"/proc/{pid}/comm").read_text() == "shop\n"
     assert (tmp_path / "web.pid").read_text() == f"{server.pid}\n"
     facts = server.get().json()
     assert (facts["env"], facts["cwd"]) == ("of the file", str(tmp_path))

@@ -6,6 +6,7 @@ import http.client
 import os
 import signal
 import socket
+import subprocess
 import threading
 import time
 
@@ -217,6 +218,17 @@ def test_rule_4_an_exit_hook_that_hangs_is_cut_at_the_grace(serve, tmp_path):
     assert server.stop() == 1
     assert time.monotonic() - start < 3.5
     assert "in never_returns" in server.log()
+
+
+def test_rule_29_single_process_has_a_debugger_on_stdin(serve):
+    server = serve("life:app", "--single-process", "--threads", "1", stdin=subprocess.PIPE)
+    assert server.ever_ready_pids() == [server.pid], "no fork"
+    server.process.stdin.write(b"p answer * 1000\ncontinue\n")
+    server.process.stdin.flush()
+    assert server.get("/debug").json() == {"answer": 42}
+    assert "(Pdb) 42000" in server.log()
+    server.process.stdin.close()
+    assert server.stop() == 0
 
 
 def test_sighup_is_answered_with_a_line(serve):

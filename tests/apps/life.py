@@ -96,6 +96,12 @@ def hang(query):
         time.sleep(0.01)
 
 
+def debug(query):
+    answer = 6 * 7
+    breakpoint()
+    return {"answer": answer}
+
+
 def fail(query):
     raise RuntimeError("on purpose")
 
