@@ -3,6 +3,7 @@
 use std::os::fd::IntoRawFd;
 
 use hoopsnake_server::exchange::Body;
+use hoopsnake_server::spool::Reservation;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
@@ -17,33 +18,32 @@ const SPOOL_READ_BYTES: usize = 64 * 1024;
 #[derive(Debug)]
 pub(super) struct Input<'py> {
     pub(super) stream: Bound<'py, PyAny>,
-    /// Only a spooled body holds a descriptor that must not live as long as the application likes.
-    is_spooled: bool,
+    /// Of a spooled body: its share of the spool, given back when its file is closed, which is not
+    /// left to the application.
+    spooled: Option<Reservation>,
 }
 
 impl<'py> Input<'py> {
     /// # Errors
     /// Out of memory.
     pub(super) fn of(py: Python<'py>, body: Body) -> PyResult<Self> {
-        let (stream, is_spooled) = match body {
-            Body::Empty => (names::bytes_io(py)?.call0()?, false),
-            Body::Memory(bytes) => {
-                (names::bytes_io(py)?.call1((PyBytes::new(py, &bytes),))?, false)
-            }
-            Body::Spooled { file, .. } => {
+        let (stream, spooled) = match body {
+            Body::Empty => (names::bytes_io(py)?.call0()?, None),
+            Body::Memory(bytes) => (names::bytes_io(py)?.call1((PyBytes::new(py, &bytes),))?, None),
+            Body::Spooled { file, length: _, reservation } => {
                 // Python owns the descriptor from here on and closes it with the stream.
                 let number = file.into_raw_fd();
                 let mode = intern!(py, "rb");
-                (names::io_open(py)?.call1((number, mode, SPOOL_READ_BYTES))?, true)
+                (names::io_open(py)?.call1((number, mode, SPOOL_READ_BYTES))?, Some(reservation))
             }
         };
-        Ok(Self { stream, is_spooled })
+        Ok(Self { stream, spooled })
     }
 }
 
 impl Drop for Input<'_> {
     fn drop(&mut self) {
-        if self.is_spooled {
+        if self.spooled.is_some() {
             let py = self.stream.py();
             if let Err(error) = self.stream.call_method0(intern!(py, "close")) {
                 error.write_unraisable(py, Some(&self.stream));
