@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import json
 import os
 import re
 import signal
@@ -28,8 +29,6 @@ STOP_SECONDS = 40.0
 BANNER = re.compile(r" serves (?P<app>\S+) at (?P<addresses>[^:]+:.*?) workers=(?P<workers>\d+)")
 PORT = re.compile(r"https?://(?:\[[^\]]*\]|[^/:\s]+):(?P<port>\d+)")
 READY = re.compile(r" worker \d+ is ready .*\bpid=(?P<pid>\d+)")
-# A worker that a test kills is named by its pid in these lines.
-GONE = re.compile(r" worker \d+ .*\bpid=(?P<pid>\d+).* (?:ended|was killed)")
 
 
 class Reply:
@@ -46,6 +45,9 @@ class Reply:
     def text(self) -> str:
         return self.body.decode()
 
+    def json(self) -> object:
+        return json.loads(self.body)
+
 
 class Server:
     """One running `hoopsnake`. Use it as a context manager, or let the `serve` fixture end it."""
@@ -61,6 +63,8 @@ class Server:
         app_dir: Path | str = APPS,
         cwd: Path | str | None = None,
         stdout: IO[bytes] | int | None = None,
+        stderr: IO[bytes] | int | None = None,
+        pass_fds: tuple[int, ...] = (),
         preexec: Callable[[], None] | None = None,
         wait: bool = True,
     ) -> None:
@@ -76,7 +80,8 @@ class Server:
             self.command,
             stdin=subprocess.DEVNULL,
             stdout=self._log if stdout is None else stdout,
-            stderr=self._log,
+            stderr=self._log if stderr is None else stderr,
+            pass_fds=pass_fds,
             env={**clean, "PYTHONUNBUFFERED": "1", **(env or {})},
             cwd=cwd or TESTS,
             preexec_fn=preexec,

@@ -3,6 +3,9 @@
 //! The payload lives here, in the outbox; an entry on the completion ring only says "this slot has
 //! output", and at most one such entry is outstanding per exchange, so the ring cannot fill.
 
+#[cfg(all(test, loom))]
+mod model;
+
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io;

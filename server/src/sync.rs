@@ -110,35 +110,51 @@ mod modelled {
 
 /// A thread's own word to block on.
 #[derive(Debug)]
-pub(crate) struct Parker(AtomicU32);
+pub(crate) struct Parker {
+    word: AtomicU32,
+    /// The kernel's queue of the futex: its check of the word and its wakes are one behind the other.
+    #[cfg(loom)]
+    kernel: (Mutex<()>, Condvar),
+}
 
 impl Parker {
     pub(crate) fn new(value: u32) -> Self {
-        Self(AtomicU32::new(value))
+        Self {
+            word: AtomicU32::new(value),
+            #[cfg(loom)]
+            kernel: (Mutex::new(()), Condvar::new()),
+        }
     }
 
     pub(crate) fn word(&self) -> &AtomicU32 {
-        &self.0
+        &self.word
     }
 
     /// Blocks while the word is `value`.
     #[cfg(not(loom))]
     pub(crate) fn block_while(&self, value: u32) {
-        while self.0.load(Ordering::SeqCst) == value {
-            crate::sys::futex::wait(&self.0, value);
-        }
-    }
-
-    #[cfg(loom)]
-    pub(crate) fn block_while(&self, value: u32) {
-        while self.0.load(Ordering::SeqCst) == value {
-            loom::thread::yield_now();
+        while self.word.load(Ordering::SeqCst) == value {
+            crate::sys::futex::wait(&self.word, value);
         }
     }
 
     /// Wakes the thread; the word has been changed before.
+    #[cfg(not(loom))]
     pub(crate) fn unblock(&self) {
-        #[cfg(not(loom))]
-        crate::sys::futex::wake(&self.0);
+        crate::sys::futex::wake(&self.word);
+    }
+
+    #[cfg(loom)]
+    pub(crate) fn block_while(&self, value: u32) {
+        let mut kernel = lock(&self.kernel.0);
+        while self.word.load(Ordering::SeqCst) == value {
+            kernel = self.kernel.1.wait(kernel).unwrap_or_else(std::sync::PoisonError::into_inner);
+        }
+    }
+
+    #[cfg(loom)]
+    pub(crate) fn unblock(&self) {
+        drop(lock(&self.kernel.0));
+        self.kernel.1.notify_one();
     }
 }

@@ -2,10 +2,14 @@
 
 mod io_world;
 
+use std::io::ErrorKind;
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
 use hoopsnake_server::reactor::io::{Io, ListenerIndex};
+use hoopsnake_server::reactor::sim::Faults;
 use io_world::{Found, Manner, Server, World, pattern};
 
 fn echo(world: impl World) {
@@ -55,7 +59,7 @@ fn reset_by_the_client(world: impl World) {
     let (client, token) = server.connected();
     server.world.reset(client);
     server.until("the reset", |server| server.seen(token).failed.is_some());
-    assert_eq!(server.seen(token).failed, Some(std::io::ErrorKind::ConnectionReset));
+    assert_eq!(server.seen(token).failed, Some(ErrorKind::ConnectionReset));
     server.send(token, Bytes::from_static(b"nobody reads this"));
     assert!(matches!(server.seen(token).sent[..], [Err(_)]));
     server.close(token);
@@ -70,13 +74,13 @@ fn reset_by_the_server(world: impl World) {
     server.until("closed", |server| server.closed.len() == 1);
 }
 
-fn slow_reader(world: impl World) {
+fn slow_reader<W: World>(world: W) {
     let mut server = Server::new(world, Manner::Collect);
     let (mut client, token) = server.connected();
-    let body = pattern(8 * 1024 * 1024);
+    let body = pattern(W::LARGE_BYTES);
     server.seen(token).queue.push_back(Bytes::from_static(b"head"));
     server.send(token, Bytes::from(body.clone()));
-    assert!(server.seen(token).in_flight, "8 MiB went into a socket's buffer");
+    assert!(server.seen(token).in_flight, "all of it went into a socket's buffer");
     let mut received = server.read(&mut client, 4 + body.len());
     assert_eq!(&received[..4], b"head");
     assert!(received.split_off(4) == body, "the body differs");
@@ -105,13 +109,14 @@ fn close_with_an_armed_receive(world: impl World) {
     assert_eq!(next, token.successor());
 }
 
-fn no_event_between_close_and_closed(world: impl World) {
+fn no_event_between_close_and_closed<W: World>(world: W) {
+    let large = Bytes::from(pattern(W::LARGE_BYTES));
     let mut server = Server::new(world, Manner::Collect);
     let mut clients = Vec::new();
     for _ in 0..20 {
         let (mut client, token) = server.connected();
         server.write(&mut client, b"bytes that arrive as we close");
-        server.send(token, Bytes::from(pattern(4 * 1024 * 1024)));
+        server.send(token, large.clone());
         server.close(token);
         clients.push(client);
     }
@@ -224,22 +229,110 @@ fn writable_is_said_once(world: impl World) {
     }
 }
 
-fn shutdown_with_everything_in_flight(world: impl World) {
+/// A file with a name that nobody else has, and no name once it is open.
+fn file_of(bytes: &[u8]) -> std::fs::File {
+    static COUNT: AtomicUsize = AtomicUsize::new(0);
+    let number = COUNT.fetch_add(1, Ordering::Relaxed);
+    let name = format!("hoopsnake-file-{}-{number}", std::process::id());
+    let path = std::env::temp_dir().join(name);
+    std::fs::write(&path, bytes).expect("writable");
+    let file = std::fs::File::open(&path).expect("written");
+    std::fs::remove_file(&path).expect("ours");
+    file
+}
+
+fn a_file_from_its_middle<W: World>(world: W) {
+    let mut server = Server::new(world, Manner::Count);
+    let (mut client, token) = server.connected();
+    let bytes = pattern(W::LARGE_BYTES);
+    let file = file_of(&bytes);
+    let (mut offset, mut received) = (1000, Vec::new());
+    let mut asked_count = 0;
+    server.until("the whole file", |server| {
+        while server.seen(token).writable_count == asked_count && offset < bytes.len() {
+            match server.world.io().send_file(token, file.as_fd(), offset as u64, 256 * 1024) {
+                Ok(count) => offset += count,
+                Err(error) => {
+                    assert_eq!(error.kind(), ErrorKind::WouldBlock);
+                    server.world.io().want_writable(token);
+                    asked_count += 1;
+                }
+            }
+        }
+        if let Found::Bytes(more) = server.world.read(&mut client, 64 * 1024) {
+            received.extend(more);
+        }
+        received.len() == bytes.len() - 1000
+    });
+    assert!(received == bytes[1000..], "the file differs");
+    assert!(asked_count > 0, "all of it went into a socket's buffer");
+    let after_the_end = bytes.len() as u64;
+    let end = server.world.io().send_file(token, file.as_fd(), after_the_end, 10);
+    assert!(matches!(end, Ok(0)) || end.is_err_and(|error| error.kind() == ErrorKind::WouldBlock));
+}
+
+fn acknowledged_bytes_tell_a_slow_reader_from_none<W: World>(world: W) {
+    let mut server = Server::new(world, Manner::Count);
+    let (mut client, token) = server.connected();
+    server.send(token, Bytes::from(pattern(W::LARGE_BYTES)));
+    // Until the client's window is full, too.
+    let mut before = 0;
+    let mut still_count = 0;
+    server.until("a standstill", |server| {
+        let now = server.world.io().acknowledged(token);
+        still_count = if now == before { still_count + 1 } else { 0 };
+        before = now;
+        still_count == 20
+    });
+    server.read(&mut client, W::LARGE_BYTES / 2);
+    server.until("progress", |server| server.world.io().acknowledged(token) > before);
+}
+
+fn shutdown_with_everything_in_flight<W: World>(world: W) {
+    let large = Bytes::from(pattern(W::LARGE_BYTES));
     let mut server = Server::new(world, Manner::Count);
     let mut clients = Vec::new();
     for _ in 0..10 {
         let (client, token) = server.connected();
-        server.send(token, Bytes::from(pattern(2 * 1024 * 1024)));
+        server.send(token, large.clone());
         server.world.io().want_writable(token);
         clients.push(client);
     }
     drop(server);
 }
 
+/// The seeds of the simulation: fixed ones, and one of today that a failure prints.
+fn seeds() -> impl Iterator<Item = u64> {
+    let today = hoopsnake_server::clock::unix_time().as_secs() / 86_400;
+    (0..8).chain([today])
+}
+
+fn simulated<S: Fn(io_world::Simulation)>(faults: Faults, scenario: S) {
+    for seed in seeds() {
+        println!("seed {seed}, {faults:?}");
+        scenario(io_world::simulation(seed, faults));
+    }
+}
+
 macro_rules! over_every_io {
     ($($scenario:ident)*) => {
         mod ring { $(#[test] fn $scenario() { super::$scenario(super::io_world::ring()); })* }
         mod epoll { $(#[test] fn $scenario() { super::$scenario(super::io_world::epoll()); })* }
+        mod simulated {
+            $(#[test] fn $scenario() {
+                super::simulated(super::Faults::NONE, super::$scenario);
+            })*
+        }
+    };
+}
+
+macro_rules! over_a_rough_network {
+    ($($scenario:ident)*) => {
+        mod rough {
+            $(#[test] fn $scenario() {
+                super::simulated(super::Faults::ROUGH, super::$scenario);
+            })*
+        }
     };
 }
 
@@ -259,5 +352,27 @@ over_every_io! {
     cancelled_accept
     a_connection_before_the_cancel_is_served
     writable_is_said_once
+    a_file_from_its_middle
+    acknowledged_bytes_tell_a_slow_reader_from_none
+    shutdown_with_everything_in_flight
+}
+
+// Without those that count wakes or accepts, which a rough network adds to.
+over_a_rough_network! {
+    echo
+    large_echo
+    half_close
+    reset_by_the_client
+    reset_by_the_server
+    slow_reader
+    many_ready_sockets
+    close_with_an_armed_receive
+    no_event_between_close_and_closed
+    flooder_and_small_clients
+    backpressure
+    cancelled_accept
+    writable_is_said_once
+    a_file_from_its_middle
+    acknowledged_bytes_tell_a_slow_reader_from_none
     shutdown_with_everything_in_flight
 }

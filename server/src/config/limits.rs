@@ -30,7 +30,8 @@ pub fn table() -> String {
         };
         let unit = if bound.unit == "bytes" { "" } else { bound.unit };
         // Writing to a String cannot fail.
-        let _ = writeln!(text, "  --{:<18} {low} to {high} {unit}", bound.name);
+        let line = format!("  --{:<18} {low} to {high} {unit}", bound.name);
+        let _ = writeln!(text, "{}", line.trim_end());
     }
     text.push_str("Fixed, per connection or worker:\n");
     for (name, value, unit) in FIXED {

@@ -364,4 +364,5 @@ pub(super) fn command() -> clap::Command {
         .after_help(AFTER)
         .max_term_width(100)
         .args_override_self(true)
+        .mut_args(|argument| argument.hide_env(true))
 }

@@ -33,11 +33,11 @@ pub const BOUNDS: &[Bound] = &[
     Bound { name: "send-timeout", low: 1, high: DAY, unit: "seconds" },
     Bound { name: "grace", low: 0, high: DAY, unit: "seconds" },
     Bound { name: "drain-idle", low: 0, high: DAY, unit: "seconds" },
-    Bound { name: "max-body", low: 0, high: 1 << 50, unit: "bytes" },
+    Bound { name: "max-body", low: 0, high: 1 << 40, unit: "bytes" },
     Bound { name: "max-request-line", low: 256, high: 64 * KIB, unit: "bytes" },
     Bound { name: "max-head", low: 1024, high: 1024 * KIB, unit: "bytes" },
     Bound { name: "max-fields", low: 8, high: 1024, unit: "fields" },
-    Bound { name: "spool-bytes", low: 0, high: 1 << 50, unit: "bytes" },
+    Bound { name: "spool-bytes", low: 0, high: 1 << 40, unit: "bytes" },
 ];
 
 /// The range of an option. **Panics** for a name that is not in the table: a bug of the caller.

@@ -32,15 +32,16 @@ fn sleep_until_woken(completions: &Completions) {
     }
 }
 
-fn check(model: impl Fn() + Sync + Send + 'static) {
+/// Explores every interleaving with up to so many preemptions.
+fn check(preemptions: usize, model: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = Some(3);
+    builder.preemption_bound = Some(preemptions);
     builder.check(model);
 }
 
 #[test]
 fn a_job_submitted_while_the_thread_parks_is_taken_without_another_wake() {
-    check(|| {
+    check(3, || {
         let lane = Arc::new(Lane::new(1, 4, completions()));
         let taker = {
             let lane = Arc::clone(&lane);
@@ -55,7 +56,7 @@ fn a_job_submitted_while_the_thread_parks_is_taken_without_another_wake() {
 
 #[test]
 fn jobs_and_pills_against_two_parking_threads_lose_nothing() {
-    check(|| {
+    check(2, || {
         let lane = Arc::new(Lane::new(2, 4, completions()));
         let takers: Vec<_> = (0..2)
             .map(|index| {
@@ -78,7 +79,7 @@ fn jobs_and_pills_against_two_parking_threads_lose_nothing() {
 
 #[test]
 fn a_wake_is_for_one_thread_and_none_is_left_over() {
-    check(|| {
+    check(3, || {
         let lane = Arc::new(Lane::<u32>::new(1, 4, completions()));
         let taker = {
             let lane = Arc::clone(&lane);
@@ -94,7 +95,7 @@ fn a_wake_is_for_one_thread_and_none_is_left_over() {
 
 #[test]
 fn a_completion_against_a_reactor_going_to_sleep_is_never_slept_through() {
-    check(|| {
+    check(3, || {
         let completions = completions();
         let producer = {
             let completions = Arc::clone(&completions);
@@ -119,7 +120,7 @@ fn a_completion_against_a_reactor_going_to_sleep_is_never_slept_through() {
 
 #[test]
 fn a_wake_held_back_is_made_before_the_thread_parks() {
-    check(|| {
+    check(3, || {
         let completions = completions();
         let lane = Arc::new(Lane::new(1, 4, Arc::clone(&completions)));
         lane.submit(1).expect("room");

@@ -8,6 +8,7 @@ pub(crate) mod run;
 mod session;
 pub mod settings;
 pub(crate) mod timers;
+pub mod sim;
 pub mod token;
 mod transmit;
 pub mod wake;

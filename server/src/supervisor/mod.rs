@@ -40,6 +40,10 @@ pub const EXIT_NOT_LOADED: u8 = 3;
 /// before the supervisor kills it.
 const GRACE_MARGIN_MAX: Duration = Duration::from_secs(1);
 
+/// A SIGINT this soon after the first is the same key stroke: a terminal signals the whole group, and
+/// a wrapper (`timeout`, a shell script) passes its own on.
+const INTERRUPT_ECHO_MAX: Duration = Duration::from_millis(300);
+
 /// Which side of a fork this is.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Fork {
@@ -110,8 +114,10 @@ struct Supervisor<'run> {
     /// The application as the first ready worker found it.
     app: String,
     exit_code: u8,
-    /// SIGINT came this often.
-    interrupt_count: u32,
+    /// When SIGINT came first.
+    interrupted: Option<Instant>,
+    /// It was up once: its end is news.
+    has_served: bool,
 }
 
 /// Serves until told to stop, and returns the exit code. `body` runs in each worker's process and is
@@ -141,7 +147,8 @@ pub fn run(
         phase: Phase::Starting,
         app: String::new(),
         exit_code: 0,
-        interrupt_count: 0,
+        interrupted: None,
+        has_served: false,
     };
     loop {
         if let Some(seed) = supervisor.fork_due(host)? {
@@ -158,7 +165,9 @@ pub fn run(
     }
     supervisor.listeners.remove_paths();
     supervisor.signals.restore();
-    tracing::info!(code = supervisor.exit_code, "stopped");
+    if supervisor.has_served {
+        tracing::info!(code = supervisor.exit_code, "stopped");
+    }
     Ok(supervisor.exit_code)
 }
 
@@ -276,11 +285,14 @@ impl Supervisor<'_> {
         let interrupts = self.signals.take(libc::SIGINT);
         let name = if interrupts > 0 { "SIGINT" } else { "SIGTERM" };
         if interrupts > 0 || self.signals.take(libc::SIGTERM) > 0 {
-            self.interrupt_count += interrupts;
             self.begin_stop(name);
         }
-        if self.interrupt_count > 1 {
-            self.kill_all("a second SIGINT came");
+        if interrupts > 0 {
+            let now = clock::now();
+            let first = *self.interrupted.get_or_insert(now);
+            if now.saturating_duration_since(first) >= INTERRUPT_ECHO_MAX {
+                self.kill_all("a second SIGINT came");
+            }
         }
         // Asked for on each pass and not only after SIGCHLD: it costs one call and misses nothing.
         self.reap();
@@ -292,7 +304,9 @@ impl Supervisor<'_> {
         }
         let grace = self.config.grace;
         self.phase = Phase::Stopping { deadline: clock::now() + grace };
-        tracing::info!(grace = ?grace, "stopping: {reason}");
+        if self.has_served {
+            tracing::info!(grace = ?grace, "stopping: {reason}");
+        }
         // A connection that comes now is refused and does not wait for nobody: workers close theirs.
         self.listeners.sockets.clear();
         let worker_grace = grace - GRACE_MARGIN_MAX.min(grace / 10);
@@ -327,8 +341,7 @@ impl Supervisor<'_> {
                 self.exit_code = self.exit_code.max(1);
             }
         }
-        // What is left now ends at once; not to be killed twice a pass.
-        self.interrupt_count = 0;
+        // What is left now ends at once; not to be killed once a pass.
         if let Phase::Stopping { deadline } = &mut self.phase {
             *deadline += Duration::from_secs(1);
         }
@@ -360,6 +373,7 @@ impl Supervisor<'_> {
         self.app = app;
         if self.phase == Phase::Starting && self.workers.iter().all(Worker::is_ready) {
             self.phase = Phase::Serving;
+            self.has_served = true;
             banner(self.config, self.interpreter, &self.machine, &self.app, &self.listeners);
         }
     }

@@ -14,6 +14,7 @@
 //!   local of the size that the call is told.
 //! * **I8** A mapping is made and unmapped by its one owner, and every access stays inside it.
 //! * **I9** A descriptor number from the kernel that nobody else knows becomes an `OwnedFd` at once.
+//! * **I10** A child of `fork` in a process with threads calls only what is async-signal-safe.
 
 #![expect(unsafe_code, reason = "the only module of this crate that has any")]
 
@@ -22,8 +23,13 @@ pub(crate) mod buf_ring;
 pub mod epoll;
 #[cfg(not(loom))]
 pub mod futex;
+pub mod probe;
+#[cfg(test)]
+mod probe_hazards;
 pub mod process;
 pub mod ring;
 pub mod signals;
+#[cfg(test)]
+mod ring_hazards;
 pub mod socket;
 mod uring;

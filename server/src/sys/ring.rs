@@ -129,7 +129,12 @@ pub struct RingCounters {
     pub stray_count: u64,
 }
 
-/// `Io` on an `io_uring`. It stays on the thread that made it.
+/// `Io` on an `io_uring`. It stays on the thread that made it: the kernel refuses any other.
+///
+/// ```compile_fail,E0277
+/// fn must_be_send<T: Send>() {}
+/// must_be_send::<hoopsnake_server::sys::ring::Ring>();
+/// ```
 pub struct Ring {
     uring: Uring,
     size: RingSize,

@@ -11,6 +11,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use hoopsnake_server::clock;
 use hoopsnake_server::reactor::io::{Event, Io, ListenerIndex, Outgoing, Sending};
+use hoopsnake_server::reactor::sim::{ClientId, ClientRead, Faults, Network, Simulated};
 use hoopsnake_server::reactor::token::Token;
 use hoopsnake_server::reactor::wake::Waker;
 use hoopsnake_server::sys::epoll::Epoll;
@@ -33,6 +34,8 @@ pub(crate) enum Found {
 pub(crate) trait World {
     type Io: Io;
     type Client;
+    /// Bytes that no window holds.
+    const LARGE_BYTES: usize;
     fn io(&mut self) -> &mut Self::Io;
     fn connect(&mut self) -> Self::Client;
     /// Bytes taken, which may be none.
@@ -86,6 +89,7 @@ pub(crate) fn epoll() -> Kernel<Epoll> {
 impl<I: Io> World for Kernel<I> {
     type Io = I;
     type Client = TcpStream;
+    const LARGE_BYTES: usize = 8 * 1024 * 1024;
 
     fn io(&mut self) -> &mut I {
         &mut self.io
@@ -126,6 +130,53 @@ impl<I: Io> World for Kernel<I> {
 
     fn reset(&mut self, client: TcpStream) {
         rustix::net::sockopt::set_socket_linger(&client, Some(Duration::ZERO)).expect("a socket");
+    }
+}
+
+/// A simulated network with one listener.
+pub(crate) struct Simulation {
+    io: Simulated,
+    pub(crate) network: Network,
+}
+
+pub(crate) fn simulation(seed: u64, faults: Faults) -> Simulation {
+    let (mut io, network) = Simulated::new(seed, faults).expect("a descriptor");
+    assert_eq!(io.add_simulated_listener(), ListenerIndex(0));
+    Simulation { io, network }
+}
+
+impl World for Simulation {
+    type Io = Simulated;
+    type Client = ClientId;
+    const LARGE_BYTES: usize = 300_000;
+
+    fn io(&mut self) -> &mut Simulated {
+        &mut self.io
+    }
+
+    fn connect(&mut self) -> ClientId {
+        self.network.connect(ListenerIndex(0))
+    }
+
+    fn write(&mut self, client: &mut ClientId, bytes: &[u8]) -> usize {
+        self.network.write(*client, bytes)
+    }
+
+    fn read(&mut self, client: &mut ClientId, limit: usize) -> Found {
+        match self.network.read(*client, limit) {
+            ClientRead::Bytes(bytes) => Found::Bytes(bytes),
+            ClientRead::Nothing => Found::Nothing,
+            ClientRead::Eof => Found::Eof,
+            ClientRead::Reset => Found::Reset,
+        }
+    }
+
+    fn finish(&mut self, client: &mut ClientId) {
+        self.network.finish(*client);
+    }
+
+    fn reset(&mut self, client: ClientId) {
+        self.network.reset(client);
     }
 }
 
@@ -229,7 +280,12 @@ impl<W: World> Server<W> {
                     self.world.io().arm_accept(listener);
                 }
             }
-            Event::AcceptFailed { error, .. } => self.accept_failures.push(error),
+            Event::AcceptFailed { listener, error } => {
+                if self.rearm && error.raw_os_error() != Some(libc::ECANCELED) {
+                    self.world.io().arm_accept(listener);
+                }
+                self.accept_failures.push(error);
+            }
             Event::Data { token, chunk } => self.data(token, chunk),
             Event::Eof { token } => {
                 let seen = self.seen(token);

@@ -1,0 +1,1 @@
+"""A Django project of one view and one middleware."""

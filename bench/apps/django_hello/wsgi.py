@@ -1,0 +1,8 @@
+"""The WSGI entry."""
+
+import os
+
+from django.core.wsgi import get_wsgi_application
+
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "django_hello.settings")
+application = get_wsgi_application()

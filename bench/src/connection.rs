@@ -1,0 +1,272 @@
+//! One connection of a run: sends, reads, checks, reconnects.
+
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::rc::Rc;
+use std::task::Poll;
+use std::time::Duration;
+
+use tokio_uring::net::TcpStream;
+
+use crate::body::Expectation;
+use crate::clock::Stopwatch;
+use crate::pace::{Batch, Pace};
+use crate::response::{Response, ResponseReader, Step, Violation};
+use crate::tally::{ErrorKind, Tally};
+use crate::target::Target;
+use crate::watch::Watch;
+
+/// What all connections of a run share.
+#[derive(Debug)]
+pub(crate) struct Run {
+    /// Where to.
+    pub(crate) target: Target,
+    /// Requests sent before the first answer is awaited; at least one.
+    pub(crate) pipeline: u32,
+    /// The status of every answer.
+    pub(crate) status: u16,
+    /// The body of every answer.
+    pub(crate) body: Expectation,
+    /// Time of the run.
+    pub(crate) stopwatch: Stopwatch,
+    /// What may be sent.
+    pub(crate) pace: Pace,
+    /// What happened.
+    pub(crate) tally: Tally,
+}
+
+/// One client connection over its whole life, reconnects included.
+pub(crate) struct Connection {
+    run: Rc<Run>,
+    watch: Rc<Watch>,
+    /// Whole requests, as many as the last batch had.
+    output: Vec<u8>,
+    /// Where the kernel puts what it reads; its capacity is the bound.
+    input: Vec<u8>,
+}
+
+/// A small answer fits many times; 256 connections take 4 MiB.
+const INPUT_BYTES: usize = 16 * 1024;
+/// A server that is not there for this many tries, five seconds, ends the connection's part.
+const CONNECT_TRIES_MAX: u32 = 50;
+const CONNECT_RETRY_AFTER: Duration = Duration::from_millis(100);
+
+/// What a connection is good for after a batch.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum After {
+    Reuse,
+    Reconnect,
+}
+
+/// Why a batch ended early.
+struct Cut {
+    kind: ErrorKind,
+    words: String,
+}
+
+impl Connection {
+    /// A connection that is not made yet.
+    pub(crate) fn new(run: Rc<Run>, watch: Rc<Watch>) -> Self {
+        Self { run, watch, output: Vec::new(), input: Vec::with_capacity(INPUT_BYTES) }
+    }
+
+    /// Takes batches until the pace has no more, or no server answers.
+    pub(crate) async fn drive(mut self) {
+        while let Some(stream) = self.connect().await {
+            let mut reader = ResponseReader::new();
+            loop {
+                let Some(batch) = self.run.pace.take(self.run.pipeline).await else { return };
+                match self.exchange(&stream, &mut reader, batch).await {
+                    After::Reuse => {}
+                    After::Reconnect => break,
+                }
+            }
+        }
+    }
+
+    async fn connect(&self) -> Option<Rc<TcpStream>> {
+        for _ in 0..CONNECT_TRIES_MAX {
+            if self.run.pace.is_over() {
+                return None;
+            }
+            self.watch.connecting(self.run.stopwatch.nanos());
+            let made = TcpStream::connect(self.run.target.address).await;
+            self.watch.over();
+            match made.and_then(|stream| stream.set_nodelay(true).map(|()| stream)) {
+                Ok(stream) => {
+                    self.run.tally.connected();
+                    return Some(Rc::new(stream));
+                }
+                Err(error) => self.run.tally.mishap(ErrorKind::Connect, || error.to_string()),
+            }
+            tokio::time::sleep(CONNECT_RETRY_AFTER).await;
+        }
+        None
+    }
+
+    /// Sends a batch and reads its answers. Every request of it is counted exactly once.
+    async fn exchange(
+        &mut self,
+        stream: &Rc<TcpStream>,
+        reader: &mut ResponseReader,
+        batch: Batch,
+    ) -> After {
+        self.watch.answering(self.run.stopwatch.nanos(), stream);
+        let mut owed = batch.requests;
+        let outcome = self.answers(stream, reader, batch, &mut owed).await;
+        let timed_out = self.watch.over();
+        match outcome {
+            Ok(after) => after,
+            Err(_) if timed_out => {
+                let words = || "no whole answer in time".to_owned();
+                self.run.tally.failure(ErrorKind::Timeout, owed, words);
+                After::Reconnect
+            }
+            Err(cut) if owed == 0 => {
+                self.run.tally.mishap(cut.kind, || cut.words);
+                After::Reconnect
+            }
+            Err(cut) => {
+                self.run.tally.failure(cut.kind, owed, || cut.words);
+                After::Reconnect
+            }
+        }
+    }
+
+    async fn answers(
+        &mut self,
+        stream: &TcpStream,
+        reader: &mut ResponseReader,
+        batch: Batch,
+        owed: &mut u32,
+    ) -> Result<After, Cut> {
+        let mut received = self.send_and_receive(stream, batch.requests).await?;
+        loop {
+            if received == 0 {
+                return self.end_of_stream(reader, batch, owed);
+            }
+            let mut rest = &self.input[..received];
+            while *owed > 0 {
+                match reader.feed(rest, &self.run.body) {
+                    Ok(Step::NeedMore) => break,
+                    Ok(Step::Complete { taken, response }) => {
+                        rest = &rest[taken..];
+                        *owed -= 1;
+                        self.count(response, batch);
+                        if !response.keep_alive {
+                            return closing(*owed);
+                        }
+                    }
+                    Err(Violation(words)) => return Err(cut(ErrorKind::Framing, words)),
+                }
+            }
+            if *owed == 0 {
+                return if rest.is_empty() {
+                    Ok(After::Reuse)
+                } else {
+                    Err(cut(ErrorKind::Excess, "bytes after the last answer"))
+                };
+            }
+            received = self.receive(stream).await?;
+        }
+    }
+
+    fn count(&self, response: Response, batch: Batch) {
+        let tally = &self.run.tally;
+        if response.status != self.run.status {
+            let words = || format!("{} instead of {}", response.status, self.run.status);
+            tally.failure(ErrorKind::Status, 1, words);
+        } else if !response.body_matches {
+            tally.failure(ErrorKind::Body, 1, || "not the expected body".to_owned());
+        } else {
+            tally.answer(self.run.stopwatch.nanos().saturating_sub(batch.due_nanos));
+        }
+    }
+
+    fn end_of_stream(
+        &self,
+        reader: &mut ResponseReader,
+        batch: Batch,
+        owed: &mut u32,
+    ) -> Result<After, Cut> {
+        if let Some(response) = reader.end(&self.run.body) {
+            *owed -= 1;
+            self.count(response, batch);
+            return closing(*owed);
+        }
+        Err(if reader.is_between_responses() {
+            cut(ErrorKind::Closed, "closed before the answer")
+        } else {
+            cut(ErrorKind::Truncated, "closed inside the answer")
+        })
+    }
+
+    /// Writes the requests and reads at the same time: one pass of the runtime for both, and a
+    /// server that answers early cannot block a long batch. Both operations always run to their end.
+    async fn send_and_receive(&mut self, stream: &TcpStream, requests: u32) -> Result<usize, Cut> {
+        let request = &self.run.target.request;
+        let output_bytes = request.len() * requests as usize;
+        let mut output = std::mem::take(&mut self.output);
+        if output.len() != output_bytes {
+            output.clear();
+            (0..requests).for_each(|_| output.extend_from_slice(request));
+        }
+        let input = std::mem::take(&mut self.input);
+        let ((written, output), (received, input)) =
+            both(stream.write_all(output), stream.read(input)).await;
+        self.output = output;
+        self.input = input;
+        written.map_err(|error| cut(ErrorKind::Write, &error.to_string()))?;
+        self.received(received)
+    }
+
+    async fn receive(&mut self, stream: &TcpStream) -> Result<usize, Cut> {
+        let (received, input) = stream.read(std::mem::take(&mut self.input)).await;
+        self.input = input;
+        self.received(received)
+    }
+
+    fn received(&self, received: std::io::Result<usize>) -> Result<usize, Cut> {
+        let bytes = received.map_err(|error| cut(ErrorKind::Read, &error.to_string()))?;
+        self.run.tally.received(bytes);
+        Ok(bytes)
+    }
+}
+
+fn closing(owed: u32) -> Result<After, Cut> {
+    if owed == 0 {
+        Ok(After::Reconnect)
+    } else {
+        Err(cut(ErrorKind::Closed, "closed between pipelined answers"))
+    }
+}
+
+fn cut(kind: ErrorKind, words: &str) -> Cut {
+    Cut { kind, words: words.to_owned() }
+}
+
+async fn both<A, B>(first: impl Future<Output = A>, second: impl Future<Output = B>) -> (A, B) {
+    let mut first = pin!(first);
+    let mut second = pin!(second);
+    let mut outputs = (None, None);
+    poll_fn(move |context| {
+        if outputs.0.is_none()
+            && let Poll::Ready(output) = first.as_mut().poll(context)
+        {
+            outputs.0 = Some(output);
+        }
+        if outputs.1.is_none()
+            && let Poll::Ready(output) = second.as_mut().poll(context)
+        {
+            outputs.1 = Some(output);
+        }
+        match (outputs.0.take(), outputs.1.take()) {
+            (Some(first), Some(second)) => Poll::Ready((first, second)),
+            unfinished => {
+                outputs = unfinished;
+                Poll::Pending
+            }
+        }
+    })
+    .await
+}

@@ -1,0 +1,1 @@
+"""A small lending library: the Django project that shows the server at work."""

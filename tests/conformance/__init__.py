@@ -1,0 +1,1 @@
+"""Conformance: what the wire, the interface and real clients expect, as tables."""

@@ -1,0 +1,309 @@
+"""Starting: what is served, and what is said when it cannot be (PRODUCTION.md section 1)."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from harness import APPS, COMMAND
+from seccomp import forbid_io_uring
+
+
+def hoopsnake(*words, env=None, cwd=APPS, preexec=None):
+    """Runs the command to its end."""
+    clean = {k: v for k, v in os.environ.items() if not k.startswith("HOOPSNAKE_")}
+    return subprocess.run(
+        [COMMAND, *map(str, words)],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        cwd=cwd,
+        env={**clean, **(env or {})},
+        preexec_fn=preexec,
+    )
+
+
+def refused(code, sentence, *words, **options):
+    """The command ends with the code, says the sentence once and shows nothing of its inside."""
+    done = hoopsnake(*words, **options)
+    assert done.returncode == code, done.stderr
+    assert done.stderr.count(sentence) == 1, done.stderr
+    for inside in ("panicked", "RUST_BACKTRACE", ".rs:"):
+        assert inside not in done.stderr
+    return done
+
+
+PORT_0 = ("--bind", "127.0.0.1:0")
+
+
+def test_version_help_and_limits_are_printed():
+    version = hoopsnake("--version")
+    assert version.returncode == 0 and version.stdout.startswith("hoopsnake ")
+    usage = hoopsnake("--help")
+    assert usage.returncode == 0 and "--max-body" in usage.stdout and not usage.stderr
+    limits = hoopsnake("--limits")
+    assert limits.returncode == 0 and "--threads            1 to 1024 threads" in limits.stdout
+
+
+def test_the_version_is_the_packages():
+    import hoopsnake as package
+
+    assert hoopsnake("--version").stdout.strip() == f"hoopsnake {package.__version__}"
+
+
+def test_python_dash_m_is_the_same_command():
+    done = subprocess.run(
+        [sys.executable, "-m", "hoopsnake", "--version"], capture_output=True, text=True
+    )
+    assert done.stdout == hoopsnake("--version").stdout
+
+
+@pytest.mark.parametrize(
+    ("code", "sentence", "words"),
+    [
+        (1, 'there is no module "nope" in --app-dir', ["nope"]),
+        (1, 'there is no module "hello.nope"', ["hello.nope:app"]),
+        (1, 'module "hello" has no attribute "ap"; did you mean "app"?', ["hello:ap"]),
+        (1, "hello:__doc__ is a str, not an application", ["hello:__doc__"]),
+        (1, "this version serves WSGI only", ["only_asgi"]),
+        (1, "only_asgi.asgi:application is an ASGI application", ["only_asgi.asgi:application"]),
+        (1, "if it makes the application, write life:make_app()", ["life:make_app"]),
+        (1, "has neither `application` nor `app`", ["broken_not"]),
+        (2, "APP is missing", []),
+        (2, 'app is "hello.py" (from the command line)', ["hello.py"]),
+        (2, 'threads is "0" (from --threads): expected a number of threads from 1 to 1024', [
+            "hello", "--threads", "0",
+        ]),
+        (2, 'io is "kqueue" (from --io): expected auto, uring or epoll', ["hello", "--io=kqueue"]),
+        (2, "unexpected argument '--frob'", ["hello", "--frob"]),
+        (2, "env-file /nonexistent cannot be read", ["hello", "--env-file", "/nonexistent"]),
+        (2, "this version serves WSGI", ["hello", "--wsgi=false"]),
+        (1, 'user "nobody-of-that-name" does not exist', ["hello", "--user", "nobody-of-that-name"]),
+        (1, "chdir /nonexistent is not possible", ["hello", "--chdir", "/nonexistent"]),
+        (1, "cannot bind 192.0.2.1:0: no interface of this machine", [
+            "hello", "--bind", "192.0.2.1:0",
+        ]),
+        (1, "fd://77 is not open", ["hello", "--bind", "fd://77"]),
+    ],
+)
+def test_one_sentence_and_the_right_code(code, sentence, words, tmp_path):
+    (tmp_path / "broken_not.py").write_text("x = 1\n")
+    bind = [] if code == 2 or "--bind" in words else PORT_0
+    refused(code, sentence, *words, *bind, env={"PYTHONPATH": str(tmp_path)})
+
+
+def test_a_variable_and_a_file_are_named_as_the_origin(tmp_path):
+    expected = "expected a number of processes from 1 to 1024, or auto"
+    refused(
+        2, f'workers is "-1" (from HOOPSNAKE_WORKERS): {expected}',
+        "hello", env={"HOOPSNAKE_WORKERS": "-1"},
+    )
+    (tmp_path / "hoopsnake.toml").write_text("workers = 0\n")
+    sentence = f'workers is "0" (from workers in hoopsnake.toml): {expected}'
+    refused(2, sentence, "hello", cwd=tmp_path)
+    # The variable wins over the file, and the flag over both.
+    done = refused(2, "(from HOOPSNAKE_WORKERS)", "hello", cwd=tmp_path,
+                   env={"HOOPSNAKE_WORKERS": "x"})
+    assert "hoopsnake.toml" not in done.stderr
+    refused(2, "(from --workers)", "hello", "--workers", "y", cwd=tmp_path,
+            env={"HOOPSNAKE_WORKERS": "x"})
+    (tmp_path / "hoopsnake.toml").write_text("wrokers = 1\n")
+    refused(2, 'there is no option "wrokers"', "hello", cwd=tmp_path)
+
+
+def test_options_come_from_the_environment_and_a_file(serve, tmp_path):
+    (tmp_path / "pyproject.toml").write_text("[tool.hoopsnake]\nthreads = 3\nserver-header = 'x'\n")
+    server = serve("hello", cwd=tmp_path, env={"HOOPSNAKE_THREADS": "2"})
+    assert "threads=2 " in server.log()
+    assert server.get().headers["Server"] == "x"
+
+
+@pytest.mark.parametrize(
+    ("app", "last_line"),
+    [
+        ("broken", "NameError: name 'undefined_name' is not defined"),
+        ("broken_import", "ModuleNotFoundError: No module named 'a_module_that_nobody_has'"),
+        ("exits", "SystemExit: 7"),
+    ],
+)
+def test_the_applications_own_traceback_where_the_error_is_theirs(app, last_line):
+    done = refused(1, f"{app} cannot be imported: {last_line}", app, *PORT_0)
+    assert "Traceback (most recent call last)" in done.stderr
+    assert f"{app}.py" in done.stderr
+    assert last_line in done.stderr.splitlines()
+    assert "importlib" not in done.stderr
+
+
+def test_a_port_in_use_is_named():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        refused(1, f"cannot bind {address}: another process listens there", "hello", "-b", address)
+
+
+@pytest.mark.parametrize(
+    ("app", "name"),
+    [
+        ("hello", "hello:application"),
+        ("hello:app", "hello:app"),
+        ("bare_project", "bare_project.wsgi:application"),
+        ("life:make_app()", "life:make_app()"),
+    ],
+)
+def test_applications_are_found(serve, app, name):
+    server = serve(app)
+    assert f" serves {name} at http://127.0.0.1:{server.port} " in server.log()
+    assert server.get().status == 200
+
+
+def test_serve_is_a_verb_and_a_module_may_be_called_like_one(tmp_path):
+    (tmp_path / "serve.py").write_text("")
+    refused(1, 'module "serve" has neither', "serve", "serve", "--app-dir", tmp_path, *PORT_0)
+
+
+def test_uring_where_it_is_forbidden_is_78_and_says_how_to_allow_it():
+    sentence = "a seccomp profile forbids it, as container runtimes do by default; allow"
+    done = refused(78, sentence, "hello", "--io", "uring", *PORT_0, preexec=forbid_io_uring)
+    assert "--io uring is not possible" in done.stderr
+
+
+def test_auto_falls_back_to_epoll_with_one_line(serve):
+    # Not `io=`: the suite's own choice would replace auto.
+    server = serve("hello", "--io", "auto", preexec=forbid_io_uring)
+    lines = [line for line in server.log().splitlines() if "io_uring" in line]
+    assert len(lines) == 1 and "WARN" in lines[0] and "allow the system calls" in lines[0]
+    assert " io=epoll " in server.log()
+    assert server.get().text == "Hello, world!\n"
+
+
+def test_a_spool_that_cannot_be_used_is_a_warning(serve):
+    server = serve("hello", "--spool-dir", "/nonexistent", workers=2)
+    assert server.log().count("spool-dir /nonexistent cannot hold request bodies") == 1
+    assert server.get().status == 200
+
+
+def test_more_connections_than_descriptors_is_said(serve):
+    import resource
+
+    def lower():
+        resource.setrlimit(resource.RLIMIT_NOFILE, (400, 1000))
+
+    server = serve("hello", "--max-connections", "5000", preexec=lower)
+    server.wait_for_log("max-connections is 5000 and the hard limit of open files is 1000")
+    limits = Path(f"/proc/{server.pid}/limits").read_text()
+    nofile = next(line for line in limits.splitlines() if line.startswith("Max open files"))
+    assert nofile.split()[3:5] == ["1000", "1000"]
+
+
+def test_unix_sockets_and_host_names(serve, tmp_path):
+    path = tmp_path / "web.sock"
+    server = serve("hello", "--bind", f"unix:{path}", "--bind", "localhost:0", "--uds-mode", "600",
+                   bind=None)
+    assert path.stat().st_mode & 0o777 == 0o600
+    with socket.socket(socket.AF_UNIX) as client:
+        client.connect(str(path))
+        client.sendall(b"GET / HTTP/1.0\r\n\r\n")
+        assert client.recv(65536).startswith(b"HTTP/1.1 200 OK")
+    assert server.stop() == 0
+    assert not path.exists()
+
+
+def test_a_listener_can_be_inherited(serve):
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        number = listener.fileno()
+        os.set_inheritable(number, True)
+        server = serve("hello", "--bind", f"fd://{number}", bind=None, pass_fds=(number,))
+        assert server.port == listener.getsockname()[1]
+    assert server.get().status == 200
+
+
+def test_pid_file_env_file_chdir_and_root_path(serve, tmp_path):
+    (tmp_path / "env").write_text("# comment\nexport FROM_FILE='of the file'\n")
+    server = serve(
+        "life:app", "--pid-file", "web.pid", "--env-file", tmp_path / "env", "--chdir", tmp_path,
+    )
+    assert (tmp_path / "web.pid").read_text() == f"{server.pid}\n"
+    facts = server.get().json()
+    assert (facts["env"], facts["cwd"]) == ("of the file", str(tmp_path))
+    second = hoopsnake("hello", "--pid-file", tmp_path / "web.pid", *PORT_0)
+    assert second.returncode == 1 and f"names process {server.pid}, which runs" in second.stderr
+    assert server.stop() == 0
+    assert not (tmp_path / "web.pid").exists()
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
+def test_workers_become_the_user(serve):
+    server = serve("life:app", "--user", "nobody", app_dir=APPS)
+    import pwd
+
+    assert server.get().json()["uid"] == pwd.getpwnam("nobody").pw_uid
+    assert server.stop() == 0
+
+
+def test_doctor_reports_and_exits_as_the_server_would():
+    good = hoopsnake("doctor", "hello", *PORT_0, env={"HOOPSNAKE_THREADS": "3"})
+    assert good.returncode == 0, good.stderr
+    threads = next(line for line in good.stdout.splitlines() if line.startswith("  threads "))
+    assert threads.split() == ["threads", "3", "HOOPSNAKE_THREADS"]
+    assert "hello:application can be imported" in good.stdout
+    assert f"executable  {sys.executable}" in good.stdout
+    bad = hoopsnake("doctor", "broken", *PORT_0)
+    assert bad.returncode == 1 and "NameError" in bad.stderr
+    assert "The server would end with exit code 1." in bad.stdout
+    usage = hoopsnake("doctor", "hello", "--threads", "0")
+    assert usage.returncode == 2 and "(from --threads)" in usage.stdout
+    forbidden = hoopsnake("doctor", "hello", "--io", "uring", *PORT_0, preexec=forbid_io_uring)
+    assert forbidden.returncode == 78 and "seccomp" in forbidden.stdout
+
+
+def test_a_module_built_for_another_python_is_an_import_error(tmp_path):
+    """The module of this Python under a name that every Python accepts."""
+    import hoopsnake._hoopsnake as module
+
+    others = [
+        path
+        for path in Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")).glob(
+            "versions/*/bin/python"
+        )
+        if f"{path.parent.parent.name}.".startswith("3.")
+        and not path.parent.parent.name.startswith("%d.%d." % sys.version_info[:2])
+    ]
+    if Path("/usr/bin/python3").exists():
+        others.append(Path("/usr/bin/python3"))
+    tried = 0
+    for other in others:
+        version = subprocess.run([other, "-c", "import sys; print('%d.%d' % sys.version_info[:2])"],
+                                 capture_output=True, text=True).stdout.strip()
+        if not version or version == "%d.%d" % sys.version_info[:2]:
+            continue
+        (tmp_path / "_hoopsnake.so").write_bytes(Path(module.__file__).read_bytes())
+        done = subprocess.run([other, "-c", "import _hoopsnake"], cwd=tmp_path,
+                              capture_output=True, text=True, env={"PYTHONPATH": str(tmp_path)})
+        assert done.returncode == 1, (other, done)
+        assert "ImportError: hoopsnake was built for Python" in done.stderr
+        assert f"and this is Python {version}" in done.stderr
+        tried += 1
+    if not tried:
+        pytest.skip("there is no other Python on this machine")
+
+
+def test_run_is_the_command_as_a_function(tmp_path):
+    script = tmp_path / "serve_it.py"
+    script.write_text(
+        "import hoopsnake\n"
+        "hoopsnake.run('hello', app_dir=%r, threads=0, bind=['127.0.0.1:0'], pid_file=None)\n"
+        % str(APPS)
+    )
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=30)
+    assert done.returncode == 2 and 'threads is "0"' in done.stderr
+    threaded = tmp_path / "threaded.py"
+    threaded.write_text(
+        "import threading, time, hoopsnake\n"
+        "threading.Thread(target=time.sleep, args=(60,), name='mine', daemon=True).start()\n"
+        "hoopsnake.run('hello', app_dir=%r, bind='127.0.0.1:0')\n" % str(APPS)
+    )
+    done = subprocess.run([sys.executable, threaded], capture_output=True, text=True, timeout=30)
+    assert done.returncode == 1 and "Python knows MainThread, mine" in done.stderr
