@@ -64,6 +64,7 @@ class Server:
         cwd: Path | str | None = None,
         stdout: IO[bytes] | int | None = None,
         stderr: IO[bytes] | int | None = None,
+        stdin: IO[bytes] | int = subprocess.DEVNULL,
         pass_fds: tuple[int, ...] = (),
         preexec: Callable[[], None] | None = None,
         wait: bool = True,
@@ -78,7 +79,7 @@ class Server:
         clean = {k: v for k, v in os.environ.items() if not k.startswith("HOOPSNAKE_")}
         self.process = subprocess.Popen(
             self.command,
-            stdin=subprocess.DEVNULL,
+            stdin=stdin,
             stdout=self._log if stdout is None else stdout,
             stderr=self._log if stderr is None else stderr,
             pass_fds=pass_fds,

@@ -6,6 +6,7 @@ import http.client
 import os
 import signal
 import socket
+import subprocess
 import threading
 import time
 
@@ -56,6 +57,7 @@ def test_a_worker_that_cannot_start_ends_the_server(serve):
     server = serve("broken", workers=3, wait=False)
     assert server.wait() == 1
     assert server.ever_ready_pids() == []
+    assert server.log().count("Traceback") == 1, "one worker says it for all"
 
 
 def test_kill_9_of_the_supervisor_leaves_no_process_and_no_port(serve):
@@ -150,7 +152,7 @@ def test_the_grace_is_kept_whatever_the_application_does_and_what_was_left_is_na
         assert server.stop() == 1
         assert time.monotonic() - start < 4
     log = server.log()
-    assert "the grace is over and hoopsnake-pool-" in log and "GET /hang HTTP/1.1" in log
+    assert log.count("the grace is over and hoopsnake-pool-") == 1 and "runs GET /hang" in log
     assert "in hang" in log, "the Python stack"
 
 
@@ -216,6 +218,17 @@ def test_rule_4_an_exit_hook_that_hangs_is_cut_at_the_grace(serve, tmp_path):
     assert server.stop() == 1
     assert time.monotonic() - start < 3.5
     assert "in never_returns" in server.log()
+
+
+def test_rule_29_single_process_has_a_debugger_on_stdin(serve):
+    server = serve("life:app", "--single-process", "--threads", "1", stdin=subprocess.PIPE)
+    assert server.ever_ready_pids() == [server.pid], "no fork"
+    server.process.stdin.write(b"p answer * 1000\ncontinue\n")
+    server.process.stdin.flush()
+    assert server.get("/debug").json() == {"answer": 42}
+    assert "(Pdb) 42000" in server.log()
+    server.process.stdin.close()
+    assert server.stop() == 0
 
 
 def test_sighup_is_answered_with_a_line(serve):

@@ -14,6 +14,9 @@ use crate::worker::{Serving, Stop, wait_for_reactor};
 /// Of the grace, what is kept for exit hooks and flushing after the threads were given up.
 const HOOKS_WAIT_MIN: Duration = Duration::from_millis(500);
 
+/// What idle threads need to leave when the grace went by with a busy one.
+const IDLE_THREADS_WAIT: Duration = Duration::from_millis(200);
+
 /// Ends the process.
 pub(crate) fn end<T>(py: Python<'_>, serving: Serving<'_>, stop: Stop, signals: &SignalWatch) -> T {
     end_after(py, serving, stop, signals, || {})
@@ -39,7 +42,7 @@ pub(crate) fn end_after<T>(
         serving.running.reactor.stop();
     }
     serving.running.lane.stop();
-    let left = join(&serving, if drained { threads_deadline } else { clock::now() });
+    let left = join(&serving, threads_deadline.max(clock::now() + IDLE_THREADS_WAIT));
     let unanswered = serving.running.reactor.unanswered();
     let is_clean = drained && left.is_empty() && stop != Stop::ReactorEnded;
     if !is_clean {

@@ -47,14 +47,29 @@ pub(crate) fn load<'py>(py: Python<'py>, spec: &AppSpec) -> Result<Loaded<'py>, 
     Ok(Loaded { callable, name })
 }
 
-/// Prints a traceback the way the interpreter would, without ending the process for `SystemExit`.
+/// Prints a traceback the way the interpreter would, without ending the process for `SystemExit`, and
+/// without the frames of the import system that come before the application's.
 pub(crate) fn print_traceback(py: Python<'_>, error: &PyErr) {
+    let mut traceback = error.traceback(py).map(Bound::into_any);
+    while let Some(outermost) = &traceback
+        && is_of_import_system(outermost).unwrap_or(false)
+    {
+        traceback = outermost.getattr("tb_next").ok().filter(|next| !next.is_none());
+    }
+    // An exception takes any traceback or None.
+    let _ = error.value(py).call_method1("with_traceback", (traceback,));
     let printed = py
         .import("traceback")
         .and_then(|traceback| traceback.call_method1("print_exception", (error.value(py),)));
     if printed.is_err() {
         eprintln!("{error}");
     }
+}
+
+fn is_of_import_system(traceback: &Bound<'_, PyAny>) -> PyResult<bool> {
+    let code = traceback.getattr("tb_frame")?.getattr("f_code")?;
+    let file: String = code.getattr("co_filename")?.extract()?;
+    Ok(file.starts_with("<frozen importlib"))
 }
 
 fn import<'py>(py: Python<'py>, name: &str) -> Result<Bound<'py, PyModule>, LoadError> {

@@ -15,7 +15,7 @@ use hoopsnake_server::log::{self, Role};
 use hoopsnake_server::pool::ThreadIndex;
 use hoopsnake_server::supervisor::control::{ControlSocket, Received, ToSupervisor, ToWorker};
 use hoopsnake_server::supervisor::{
-    self, EXIT_NOT_LOADED, Listeners, Machine, PidFile, WorkerSeed,
+    self, EXIT_NOT_LOADED, EXIT_NOT_LOADED_SILENT, Listeners, Machine, PidFile, Voice, WorkerSeed,
 };
 use hoopsnake_server::sys::signals::SignalWatch;
 use hoopsnake_server::sys::socket::{LocalAddress, local_address};
@@ -64,10 +64,11 @@ pub(crate) fn run_forked(py: Python<'_>, site: &Site<'_>, seed: WorkerSeed) -> u
     // Before the import: a Ctrl-C meanwhile prints no traceback, and SIGTERM drains right after it.
     let signals = watch_signals(py);
     let machine = seed.machine.clone();
-    let serving = match prepare(py, site, seed.number, seed.listeners, &machine) {
-        Ok(serving) => serving,
-        Err(code) => ending::exit_unready(py, code),
-    };
+    let serving =
+        match prepare(py, site, seed.number, seed.listeners, &machine, seed.voice.as_ref()) {
+            Ok(serving) => serving,
+            Err(code) => ending::exit_unready(py, code),
+        };
     // The application may have installed handlers of its own.
     if let Err(error) = signals.assert_again() {
         tracing::error!(%error, "SIGTERM cannot be handled");
@@ -91,7 +92,7 @@ pub(crate) fn run_alone(
 ) -> u8 {
     let sockets = std::mem::take(&mut listeners.sockets);
     // Until the import is over, signals do what they do in any Python program.
-    let serving = match prepare(py, site, 1, sockets, &machine) {
+    let serving = match prepare(py, site, 1, sockets, &machine, None) {
         Ok(serving) => serving,
         Err(code) => {
             clean_up(listeners, pid_file);
@@ -129,16 +130,20 @@ fn prepare<'py>(
     number: usize,
     listeners: Vec<OwnedFd>,
     machine: &Machine,
+    voice: Option<&Voice>,
 ) -> Result<Serving<'py>, u8> {
     let config = site.config;
     let failed = |what: &str, error: &dyn std::fmt::Display| {
+        if voice.is_some_and(|voice| !voice.take()) {
+            return EXIT_NOT_LOADED_SILENT;
+        }
         tracing::error!("{what}: {error}");
         EXIT_NOT_LOADED
     };
     become_user(py, site.identity)
         .map_err(|error| failed("the worker cannot change its user", &error))?;
     enter(py, config).map_err(|error| failed("the application's directory", &error))?;
-    let loaded = load(py, config)?;
+    let loaded = load(py, config, voice)?;
     // From here on there are threads in this process, and it does not fork any more.
     log::start_writer(config.log.overflow).map_err(|error| failed("the log", &error))?;
     if number == 1
@@ -194,10 +199,13 @@ pub(crate) fn put_first(py: Python<'_>, directory: &Path) -> PyResult<()> {
     Ok(())
 }
 
-fn load<'py>(py: Python<'py>, config: &Config) -> Result<Loaded<'py>, u8> {
+fn load<'py>(py: Python<'py>, config: &Config, voice: Option<&Voice>) -> Result<Loaded<'py>, u8> {
     // `Config` demands an application of everything that serves.
     let Some(spec) = &config.app else { return Err(EXIT_NOT_LOADED) };
     import::load(py, spec).map_err(|error| {
+        if voice.is_some_and(|voice| !voice.take()) {
+            return EXIT_NOT_LOADED_SILENT;
+        }
         match error {
             LoadError::Ours(sentence) => tracing::error!("{sentence}"),
             LoadError::Theirs(error) if error.is_instance_of::<PyKeyboardInterrupt>(py) => {

@@ -5,10 +5,11 @@ use std::fmt::Write as _;
 
 use rustix::process::{Resource, getrlimit};
 
-use crate::config::{Config, IoChoice, Typed, usable_cpu_count};
+use crate::config::{Config, Typed, usable_cpu_count};
 use crate::error::Fault;
 use crate::machine;
 use crate::supervisor::Listeners;
+use crate::sys::probe;
 
 /// A titled list of names and values.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -57,17 +58,15 @@ pub fn configuration(typed: &Typed) -> Section {
 pub fn kernel(config: &Config) -> (Section, Option<Fault>) {
     let mut rows = vec![("release".to_owned(), machine::kernel_release())];
     let mut row = |name: &str, value: String| rows.push((name.to_owned(), value));
-    let ring = machine::choose_io(IoChoice::Uring);
-    row("io_uring", ring.map_or_else(|fault| fault.to_string(), |_| "works".to_owned()));
+    let ring = probe::self_test();
+    row("io_uring", ring.map_or_else(|refused| refused.to_string(), |_| "works".to_owned()));
     row("io_uring_disabled", first_line("/proc/sys/kernel/io_uring_disabled"));
-    let chosen = machine::choose_io(config.io);
-    row(
-        "io",
-        match &chosen {
-            Ok(choice) => format!("{:?}", choice.io).to_lowercase(),
-            Err(_) => "none: see below".to_owned(),
-        },
-    );
+    let chosen = machine::choose_io(config);
+    let io = match &chosen {
+        Ok((io, _)) => format!("{io:?}").to_lowercase(),
+        Err(_) => "none: see below".to_owned(),
+    };
+    row("io", io);
     row("seccomp", seccomp());
     row("MEMLOCK", limit(Resource::Memlock, " bytes"));
     row("NOFILE", limit(Resource::Nofile, " (soft is raised to hard)"));

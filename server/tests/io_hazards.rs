@@ -38,9 +38,9 @@ impl Drop for Owned {
     }
 }
 
-fn owned(count: usize) -> (Bytes, Arc<AtomicBool>) {
+fn owned(bytes: Vec<u8>) -> (Bytes, Arc<AtomicBool>) {
     let freed = Arc::new(AtomicBool::new(false));
-    (Bytes::from_owner(Owned(pattern(count), freed.clone())), freed)
+    (Bytes::from_owner(Owned(bytes, freed.clone())), freed)
 }
 
 const LARGE_BYTES: usize = 8 * 1024 * 1024;
@@ -69,7 +69,7 @@ fn is_child() -> bool {
 fn hazard_01_bytes_are_freed_by_the_completion_and_not_by_the_close() {
     let mut server = Server::new(ring(), Manner::Count);
     let (_client, token) = server.connected();
-    let (bytes, freed) = owned(LARGE_BYTES);
+    let (bytes, freed) = owned(pattern(LARGE_BYTES));
     server.send(token, bytes);
     assert!(server.seen(token).in_flight);
     server.close(token);
@@ -311,9 +311,10 @@ fn hazard_10_two_sends_in_flight_are_refused_epoll() {
 #[test]
 fn hazard_12_a_cancelled_send_ends_whatever_it_reports() {
     let mut server = Server::new(ring(), Manner::Count);
+    let large = pattern(LARGE_BYTES);
     for round in 1..=20_usize {
         let (mut client, token) = server.connected();
-        let (bytes, freed) = owned(LARGE_BYTES);
+        let (bytes, freed) = owned(large.clone());
         server.send(token, bytes);
         assert!(server.seen(token).in_flight);
         // Some of it is read, so that the send has been going on when the cancel reaches it.
@@ -725,9 +726,8 @@ fn hazard_35_a_thousand_rings_dropped_in_the_middle_leave_nothing() {
         one.set_nonblocking(true).expect("a socket");
         ring.adopt(token, OwnedFd::from(one));
         ring.start_recv(token);
-        let freed = Arc::new(AtomicBool::new(false));
-        let owner = Owned(large[..1_000_000].to_vec(), freed.clone());
-        let outgoing = Outgoing { body: Bytes::from_owner(owner), ..Outgoing::default() };
+        let (body, freed) = owned(large[..1_000_000].to_vec());
+        let outgoing = Outgoing { body, ..Outgoing::default() };
         let sending = ring.send(token, outgoing).expect("connected");
         assert!(matches!(sending, Sending::InFlight { .. }));
         if round % 2 == 0 {

@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import threading
 import time
 from urllib.parse import parse_qs
@@ -45,6 +44,7 @@ def facts(query):
         "traced": sorted(TRACED),
         "env": os.environ.get("FROM_FILE"),
         "uid": os.getuid(),
+        "gid": os.getgid(),
         "cwd": os.getcwd(),
         "blocked": blocked_signals(),
     }
@@ -96,8 +96,13 @@ def hang(query):
         time.sleep(0.01)
 
 
+def debug(query):
+    answer = 6 * 7
+    breakpoint()
+    return {"answer": answer}
+
+
 def fail(query):
-    sys.stderr.write("to stderr\n")
     raise RuntimeError("on purpose")
 
 

@@ -65,7 +65,7 @@ impl EnvironFactory {
             templates: options.listeners.iter().map(template).collect::<PyResult<_>>()?,
             fields: FieldTable::new(),
             peers: std::iter::repeat_with(|| None).take(PEER_COUNT).collect(),
-            root_path: options.root_path.trim_end_matches('/').as_bytes().to_vec(),
+            root_path: options.root_path.as_bytes().to_vec(),
         })
     }
 
@@ -184,10 +184,9 @@ fn template<'py>(
     errors: &Bound<'py, ErrorStream>,
 ) -> PyResult<Bound<'py, PyDict>> {
     let environ = PyDict::new(py);
-    let root_path = options.root_path.trim_end_matches('/');
     let texts = [
         (intern!(py, "REQUEST_METHOD"), "GET"),
-        (intern!(py, "SCRIPT_NAME"), root_path),
+        (intern!(py, "SCRIPT_NAME"), &*options.root_path),
         (intern!(py, "PATH_INFO"), "/"),
         (intern!(py, "QUERY_STRING"), ""),
         (intern!(py, "RAW_URI"), "/"),

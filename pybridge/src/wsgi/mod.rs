@@ -42,7 +42,7 @@ pub(crate) struct WsgiOptions {
     pub(crate) multiprocess: bool,
     /// The `Server` field where the application sets none; `None` sends none.
     pub(crate) server_name: Option<Vec<u8>>,
-    /// `SCRIPT_NAME`; a slash at its end does not count.
+    /// `SCRIPT_NAME`: empty, or a path without a slash at its end.
     pub(crate) root_path: String,
     /// One per `ListenerIndex`, in that order.
     pub(crate) listeners: Vec<ListenerEnviron>,

@@ -140,7 +140,8 @@ fn verbs_come_first_and_help_and_version_are_printed() {
     assert_eq!(typed_in(nowhere, &["--limits"]).unwrap().verb, Verb::Limits);
     assert!(config(&["doctor"]).unwrap().app.is_none());
     assert!(config(&[]).unwrap_err().sentence.starts_with("APP is missing"));
-    for (flag, wanted) in [("--version", env!("CARGO_PKG_VERSION")), ("--help", "HOOPSNAKE_<NAME>")] {
+    for (flag, wanted) in [("--version", env!("CARGO_PKG_VERSION")), ("--help", "HOOPSNAKE_<NAME>")]
+    {
         match parse(&[OsString::from(flag)], nowhere).unwrap() {
             Request::Print(text) => assert!(text.contains(wanted), "{text}"),
             Request::Options(_) => panic!("{flag} did not print"),

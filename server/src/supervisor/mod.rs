@@ -14,6 +14,7 @@ pub mod control;
 mod listen;
 mod pid_file;
 mod roster;
+mod voice;
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -24,6 +25,7 @@ use rustix::process::{Pid, Signal, WaitOptions, WaitStatus};
 
 pub use listen::Listeners;
 pub use pid_file::PidFile;
+pub use voice::Voice;
 
 use crate::clock;
 use crate::config::{Config, Interpreter};
@@ -35,6 +37,9 @@ use roster::{Process, Standing, Worker};
 
 /// A worker's exit code for "the application could not be loaded; the reason is printed".
 pub const EXIT_NOT_LOADED: u8 = 3;
+
+/// The same, and another worker prints the reason.
+pub const EXIT_NOT_LOADED_SILENT: u8 = 4;
 
 /// Of the grace, what the supervisor keeps for itself: a worker that overruns says what it left
 /// before the supervisor kills it.
@@ -89,6 +94,8 @@ pub struct WorkerSeed {
     pub number: usize,
     /// To the supervisor; `None` without one (`--single-process`).
     pub control: Option<ControlSocket>,
+    /// Whoever takes it says why the application cannot be loaded.
+    pub voice: Option<Voice>,
     /// Where to accept.
     pub listeners: Vec<OwnedFd>,
     /// What was found out.
@@ -109,6 +116,7 @@ struct Supervisor<'run> {
     machine: Machine,
     listeners: Listeners,
     signals: SignalWatch,
+    voice: Voice,
     workers: Vec<Worker>,
     phase: Phase,
     /// The application as the first ready worker found it.
@@ -143,6 +151,7 @@ pub fn run(
         machine,
         listeners,
         signals,
+        voice: Voice::new().map_err(|error| Fault::start(error.to_string()))?,
         workers: (1..=config.worker_count).map(|number| Worker::new(number, now)).collect(),
         phase: Phase::Starting,
         app: String::new(),
@@ -208,6 +217,9 @@ impl Supervisor<'_> {
         now: Instant,
     ) -> io::Result<Option<WorkerSeed>> {
         let (ours, theirs) = ControlSocket::pair()?;
+        if self.phase == Phase::Serving {
+            self.voice.give_back();
+        }
         let mask = SignalMask::block_all();
         let forked = host.fork();
         if !matches!(forked, Ok(Fork::Child)) {
@@ -232,6 +244,7 @@ impl Supervisor<'_> {
                 Ok(Some(WorkerSeed {
                     number,
                     control: Some(theirs),
+                    voice: Some(self.voice.clone()),
                     listeners: std::mem::take(&mut self.listeners.sockets),
                     machine: self.machine.clone(),
                 }))
@@ -408,13 +421,17 @@ impl Supervisor<'_> {
             }
             Phase::Starting if !was_ready => {
                 self.workers[index].standing = Standing::Gone;
-                let code = status.exit_status().unwrap_or(-1);
-                // Code 3 and 78: the worker has said why.
-                if code != i32::from(EXIT_NOT_LOADED) && code != 78 {
-                    tracing::error!(pid, "worker {number} {how} before it was ready");
+                let code = status.exit_status().and_then(|code| u8::try_from(code).ok());
+                match code {
+                    // Another worker is about to say why, and must not be killed before.
+                    Some(EXIT_NOT_LOADED_SILENT) => return,
+                    Some(EXIT_NOT_LOADED) => {}
+                    Some(_) | None => {
+                        tracing::error!(pid, "worker {number} {how} before it was ready");
+                    }
                 }
                 self.begin_stop("a worker could not start");
-                self.exit_code = if code == 78 { 78 } else { 1 };
+                self.exit_code = 1;
             }
             Phase::Starting | Phase::Serving => {
                 let delay = self.workers[index].ended(clock::now());

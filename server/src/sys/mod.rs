@@ -28,8 +28,8 @@ pub mod probe;
 mod probe_hazards;
 pub mod process;
 pub mod ring;
-pub mod signals;
 #[cfg(test)]
 mod ring_hazards;
+pub mod signals;
 pub mod socket;
 mod uring;

@@ -282,7 +282,7 @@ impl Ring {
         };
         match kind {
             Kind::Accept | Kind::Recv | Kind::Send | Kind::Writable | Kind::Wake => {
-                self.in_flight_count -= usize::from(is_final);
+                self.in_flight_count = self.in_flight_count.saturating_sub(usize::from(is_final));
             }
             Kind::CancelAccept
             | Kind::CancelRecv
