@@ -180,7 +180,7 @@ def test_the_form_token_is_needed(visitor):
 
 
 def test_facts(visitor, demo):
-    text = re.sub(r"\s*<[^>]+>\s*", "|", visitor.page("/facts/"))
+    text = html.unescape(re.sub(r"\s*<[^>]+>\s*", "|", visitor.page("/facts/")))
     facts = dict(re.findall(r"\|+([^|]+)\|+([^|]+)\|", text.partition("What the server handed")[2]))
     assert int(facts["Worker process"]) in demo.worker_pids()
     assert re.fullmatch(r"hoopsnake-pool-\d+", facts["Thread"])
