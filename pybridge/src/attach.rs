@@ -1,4 +1,4 @@
-//! The only places where a thread that is attached to the interpreter lets go of it.
+//! The only places where a pool thread, attached to the interpreter, lets go of it.
 //!
 //! A pool thread is Python's own and keeps its thread state for life, so a crossing is one release
 //! and one acquire of the interpreter lock and no more. Everything that decides *when* to let go
