@@ -35,13 +35,21 @@ def run(mode: str, io: str | None) -> str:
     with Server("behaviour_echo:app", *flags, io=io) as server:
         target = "/sized?bytes=1000000" if mode == "slow read" else "/echo"
         command = [
-            "slowhttptest", *MODES[mode], "-c", str(CONNECTIONS), "-r", "200", "-p", "3",
-            "-l", str(TEST_SECONDS), "-u", f"http://127.0.0.1:{server.port}{target}",
+            "slowhttptest",
+            *MODES[mode],
+            "-c",
+            str(CONNECTIONS),
+            "-r",
+            "200",
+            "-p",
+            "3",
+            "-l",
+            str(TEST_SECONDS),
+            "-u",
+            f"http://127.0.0.1:{server.port}{target}",
         ]
         idle = open_files(server)
-        with subprocess.Popen(
-            command, stdout=subprocess.DEVNULL, stderr=subprocess.STDOUT
-        ) as slow:
+        with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.STDOUT) as slow:
             try:
                 longest, highest, last = watch(server, slow, idle)
             except TimeoutError:
