@@ -8,6 +8,7 @@ from urllib.parse import parse_qs
 
 counter = 0
 counter_lock = threading.Lock()
+held_files = []
 
 
 def app(environ, start_response):
@@ -67,12 +68,27 @@ def answer(environ, start_response, query):
         fields.append(("Content-Length", query["length"]))
     start_response(f"{query['status']} As asked", fields)
     pieces = [b"hello"] * int(query.get("pieces", "1"))
-    return iter(pieces) if "stream" in query else pieces
+    return (piece for piece in pieces) if "stream" in query else pieces
 
 
 def sized(environ, start_response, query):
     """`?bytes=N` in one piece."""
     return plain(start_response, b"x" * int(query["bytes"]))
+
+
+def files(environ, start_response, query):
+    """`?take=1` opens files until the process can have no more; `?take=0` closes them."""
+    taken = 0
+    if query["take"] == "1":
+        try:
+            while True:
+                held_files.append(open("/dev/null"))
+                taken += 1
+        except OSError:
+            pass
+    while query["take"] == "0" and held_files:
+        held_files.pop().close()
+    return plain(start_response, str(taken).encode())
 
 
 def write(environ, start_response, query):
@@ -84,6 +100,12 @@ def write(environ, start_response, query):
 
 
 PAGES = {
-    "/": hello, "/unread": unread, "/count": count, "/sleep": sleep, "/answer": answer,
-    "/sized": sized, "/write": write,
+    "/": hello,
+    "/unread": unread,
+    "/count": count,
+    "/sleep": sleep,
+    "/answer": answer,
+    "/sized": sized,
+    "/write": write,
+    "/files": files,
 }
