@@ -1,5 +1,6 @@
-//! What the HTTP machine makes of the bytes on standard input: one JSON object a line. Every request
-//! is taken as answered the moment it is complete. `tests/vectors` judges public vectors with it.
+//! What the HTTP machine makes of the bytes on standard input: one JSON object a line. Every
+//! request is taken as answered the moment it is complete. `tests/vectors` judges public vectors
+//! with it.
 
 use std::io::{self, Read, Write};
 

@@ -314,6 +314,34 @@ fn simulated<S: Fn(io_world::Simulation)>(faults: Faults, scenario: S) {
     }
 }
 
+#[test]
+fn a_network_that_breaks_connections_leaves_none_behind() {
+    let mut broken_count = 0;
+    for seed in seeds() {
+        println!("seed {seed}");
+        let world = io_world::simulation(seed, Faults::BROKEN);
+        let mut server = Server::new(world, Manner::Echo);
+        let mut clients: Vec<_> = (0..20).map(|_| server.connected()).collect();
+        for _ in 0..100 {
+            for (client, _) in &mut clients {
+                // What a broken connection takes or gives is not asked: it must only end well.
+                _ = server.world.write(client, &[3; 1000]);
+                _ = server.world.read(client, 800);
+            }
+            server.pass(Duration::from_millis(5));
+        }
+        let failed = |seen: &io_world::Seen| {
+            seen.failed.is_some() || seen.sent.iter().any(|result| result.is_err())
+        };
+        broken_count += server.open.values().filter(|seen| failed(seen)).count();
+        for (_, token) in &clients {
+            server.close(*token);
+        }
+        server.until("all closed", |server| server.closed.len() == clients.len());
+    }
+    assert!(broken_count > 0, "no connection broke");
+}
+
 macro_rules! over_every_io {
     ($($scenario:ident)*) => {
         mod ring { $(#[test] fn $scenario() { super::$scenario(super::io_world::ring()); })* }

@@ -67,7 +67,8 @@ def report(actual, expected):
         elif actual[name].get("reason") == "":
             problems.append(f"{name}: differs from llhttp without a reason: {actual[name]}")
     different = [entry for entry in actual.values() if entry["llhttp"] != entry["ours"]]
-    print("\n".join(problems))
+    for problem in problems:
+        print(problem)
     print(
         f"llhttp vectors: {len(actual)}, same as llhttp: {len(actual) - len(different)}, "
         f"different with a reason: {sum(bool(entry['reason']) for entry in different)}, "
@@ -111,18 +112,18 @@ def read_vectors(folder):
 
 def read_file(path, prefix):
     vectors = []
-    heading = kind = text = None
-    fence = None
+    heading = kind = text = fence = None
+    lines = []
     for line in path.read_text().splitlines(keepends=True):
         if fence is not None:
             if line.startswith("```"):
                 if fence == "log":
                     name = f"{prefix}: {heading}"
-                    seen = sum(v["name"].startswith(name) for v in vectors)
                     name += f" ({kind})" if kind not in ("request", "url") else ""
-                    name += f" #{seen + 1}" if any(v["name"] == name for v in vectors) else ""
-                    log = "".join(lines)
-                    vectors.append({"name": name, "kind": kind, "text": text, "log": log})
+                    same = sum(vector["heading"] == name for vector in vectors)
+                    numbered = f"{name} #{same + 1}" if same else name
+                    vector = {"name": numbered, "heading": name, "kind": kind, "text": text}
+                    vectors.append(vector | {"log": "".join(lines)})
                 else:
                     text = "".join(lines)
                     kind = "url" if fence == "url" else kind
@@ -149,38 +150,59 @@ def unescape(text):
     return re.sub(r"\\([0-7]{1,3})", lambda match: chr(int(match[1], 8)), text)
 
 
-def add_host(text):
-    """Adds the Host field that HTTP/1.1 demands and most vectors lack, so that each is judged by
-    what it is about."""
+REQUEST_LINE = re.compile(r"(?:^|(?<=\n))([^ \r\n]+ )([^\r\n]*)( HTTP/1\.[01]\r\n)")
 
-    def with_host(match):
+
+def repair(text, keep_fragment):
+    """Adds the Host field that HTTP/1.1 demands and most vectors lack, and takes fragments from
+    targets where the vector is not about them, so that each is judged by what it is about."""
+
+    def repaired(match):
+        method, target, version = match.groups()
         head = match.string[match.end() :].split("\r\n\r\n")[0]
         has_host = re.search(r"^host[ \t]*:", head, re.IGNORECASE | re.MULTILINE)
-        return match[0] if has_host else match[0] + "Host: vector.example\r\n"
+        host = "" if has_host or "1.1" not in version else "Host: vector.example\r\n"
+        target = target if keep_fragment else target.split("#")[0]
+        return f"{method}{target}{version}{host}"
 
-    return re.sub(r"(?:^|(?<=\n))[^ \r\n]+ [^\r\n]* HTTP/1\.1\r\n", with_host, text)
+    return REQUEST_LINE.sub(repaired, text)
 
 
 def judge(vector, program):
     text = unescape(vector["text"])
     if vector["kind"] == "url":
         text = f"GET {text} HTTP/1.1\r\n\r\n"
+    text = repair(text, keep_fragment=re.search("^url: |Fragment", vector["name"]))
+    llhttp = llhttp_verdict(vector)
+    ours, violation = our_verdict(vector, run(program, text))
+    entry = {"llhttp": llhttp, "ours": ours}
+    if llhttp.startswith("reject") and ours.startswith("incomplete"):
+        # llhttp stops at the byte that is wrong. We look at a line when it is complete, and at the
+        # fields when the head is.
+        entry["ours"], violation = our_verdict(vector, run(program, text + "\r\n\r\n"))
+        entry["added"] = "an end of the head"
+    if violation:
+        entry["violation"] = violation
+    return entry
+
+
+def run(program, text):
     result = subprocess.run(
-        [program], input=add_host(text).encode(), stdout=subprocess.PIPE, timeout=10, check=True
+        [program], input=text.encode(), stdout=subprocess.PIPE, timeout=10, check=True
     )
-    events = [json.loads(line) for line in result.stdout.splitlines()]
-    return {"llhttp": llhttp_verdict(vector), "ours": our_verdict(vector, events)}
+    return [json.loads(line) for line in result.stdout.splitlines()]
 
 
 def our_verdict(vector, events):
+    """The verdict in the words of llhttp_verdict, and the violation's name."""
     end = events[-1]
-    rejected = end["event"] == "violation"
+    violation = end["name"] if end["event"] == "violation" else None
     if vector["kind"] == "url":
-        return f"reject {end['name']}" if rejected else "accept"
+        return ("reject" if violation else "accept"), violation
     requests = sum(event["event"] == "complete" for event in events)
     body = sum(event["bytes"] for event in events if event["event"] == "body")
-    outcome = "reject" if rejected else "incomplete" if end["mid_request"] else "accept"
-    return f"{outcome}, {requests} complete, {body} bytes of body"
+    outcome = "reject" if violation else "incomplete" if end["mid_request"] else "accept"
+    return f"{outcome}, {requests} complete, {body} bytes of body", violation
 
 
 def llhttp_verdict(vector):

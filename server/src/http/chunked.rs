@@ -10,7 +10,9 @@
 
 use bytes::{Bytes, BytesMut};
 
-use super::grammar::{is_field_line, is_field_text, is_token_byte, trim_optional_space};
+use super::grammar::{
+    find_line, find_line_feed, is_field_line, is_field_text, is_token_byte, trim_optional_space,
+};
 use super::violation::Violation;
 use crate::limits::{CHUNK_LINE_BYTES_MAX, TRAILER_BYTES_MAX};
 
@@ -118,25 +120,17 @@ enum Trailer {
 }
 
 fn take_size(input: &mut BytesMut, scanned: usize) -> Result<Line<u64>, Violation> {
-    let max = CHUNK_LINE_BYTES_MAX;
-    let too_long = || Violation::limit(|max| Violation::ChunkLineTooLong { max }, max);
     // A length read as text of the next request, or text read as a length, is told at once.
     if input.first().is_some_and(|first| !first.is_ascii_hexdigit()) {
         return Err(Violation::ChunkSizeInvalid);
     }
-    let Some(line_feed) = find_line_feed(input, scanned) else {
-        if input.len() > max.saturating_add(1) {
-            return Err(too_long());
-        }
+    let too_long = |max| Violation::ChunkLineTooLong { max };
+    let found = find_line(input, scanned, CHUNK_LINE_BYTES_MAX, too_long)?;
+    let Some((line, line_end)) = found else {
         return Ok(Line::Unfinished { scanned: input.len() });
     };
-    let up_to_line_feed = input.get(..line_feed).unwrap_or_default();
-    let line = up_to_line_feed.strip_suffix(b"\r");
-    if line.unwrap_or(up_to_line_feed).len() > max {
-        return Err(too_long());
-    }
-    let size = parse_size_line(line.ok_or(Violation::BareLineFeed)?)?;
-    drop(input.split_to(line_feed.saturating_add(1)));
+    let size = parse_size_line(line)?;
+    drop(input.split_to(line_end));
     Ok(Line::Taken(size))
 }
 
@@ -248,12 +242,6 @@ fn take_trailer(
     };
     drop(input.split_to(line_feed.saturating_add(1)));
     Ok(Line::Taken(trailer))
-}
-
-/// The first LF at or after `scanned`.
-fn find_line_feed(input: &[u8], scanned: usize) -> Option<usize> {
-    let offset = memchr::memchr(b'\n', input.get(scanned..)?)?;
-    Some(scanned.saturating_add(offset))
 }
 
 #[cfg(test)]

@@ -33,7 +33,8 @@ pub struct HttpLimits {
 /// What the machine found in the bytes.
 #[derive(Debug)]
 pub enum Input {
-    /// A request begins. With `RequestFraming::None` it is complete; else `Body`s and one `BodyEnd` follow.
+    /// A request begins. With `RequestFraming::None` it is complete; else `Body`s and one `BodyEnd`
+    /// follow.
     Head(RequestHead),
     /// A piece of the body, coding removed; never empty.
     Body(Bytes),
@@ -78,8 +79,8 @@ impl Connection {
     }
 
     /// Takes the next unit from the front of `input`, and nothing of an incomplete one. After a
-    /// complete request it takes nothing until `response_complete`. Between two calls bytes are only
-    /// added at the end of `input`.
+    /// complete request it takes nothing until `response_complete`. Between two calls the caller
+    /// only adds bytes at the end of `input`.
     ///
     /// # Errors
     /// The peer broke a rule; every later call returns the same.
@@ -96,8 +97,8 @@ impl Connection {
         }
     }
 
-    /// The peer has closed its sending side and `input` is what is left. `Ok(true)`: in the middle of
-    /// a request (the body will not come). `Ok(false)`: between requests or after a complete one.
+    /// The peer has closed its sending side and `input` is what is left. True: in the middle of a
+    /// request, the rest of which will not come. False: between requests or after a complete one.
     #[must_use]
     pub fn is_mid_request(&self, input: &BytesMut) -> bool {
         match self.reading {

@@ -51,8 +51,9 @@ pub enum BodyLength {
 pub enum ResponseFraming {
     /// HEAD, 204, 205, 304: whatever the application gives is dropped.
     None,
-    /// Exactly so many bytes: fewer is an abort, more is cut off and logged. It is the application's
-    /// own `Content-Length` where it set one, also when `BodyLength::Known` says otherwise.
+    /// Exactly so many bytes: fewer is an abort, more is cut off and logged. It is the
+    /// application's own `Content-Length` where it set one, also when `BodyLength::Known` says
+    /// otherwise.
     Length(u64),
     /// Each piece as a chunk, then `LAST_CHUNK`.
     Chunked,
@@ -97,8 +98,8 @@ impl HeadProgress {
     }
 }
 
-/// Writes one head: `begin`, `field` for each, `finish`. After an error `out` holds a part of a head,
-/// which the caller removes.
+/// Writes one head: `begin`, `field` for each, `finish`. After an error `out` holds a part of a
+/// head, which the caller removes.
 #[derive(Debug)]
 pub struct HeadEncoder<'out> {
     out: &'out mut Vec<u8>,
@@ -111,8 +112,8 @@ pub struct HeadEncoder<'out> {
 }
 
 impl<'out> HeadEncoder<'out> {
-    /// Writes the status line. With an empty `reason` the status's standard phrase is written, where
-    /// it has one.
+    /// Writes the status line. With an empty `reason` the status's standard phrase is written,
+    /// where it has one.
     ///
     /// # Errors
     /// A status outside 200–999 (an application sends no 1xx here) or a reason with control bytes.

@@ -1,4 +1,6 @@
-//! Byte classes and small grammars of RFC 9110 that several files share.
+//! Byte classes, lines and small grammars of RFC 9110 and 9112 that several files share.
+
+use super::violation::Violation;
 
 /// **Source**: RFC 9110 §5.6.2, `tchar`.
 pub(super) const fn is_token_byte(byte: u8) -> bool {
@@ -22,6 +24,36 @@ pub(super) fn is_field_text(text: &[u8]) -> bool {
 /// One line of a field section, without its CR LF. **Source**: RFC 9112 §5.
 pub(super) fn is_field_line(line: &[u8]) -> bool {
     split_once(line, b':').is_some_and(|(name, value)| is_token(name) && is_field_text(value))
+}
+
+/// Finds the line at the front of `input`, whose first `scanned` bytes hold no LF: the line without
+/// CR LF, and where the next one begins. `None`: it is unfinished.
+///
+/// # Errors
+/// `too_long` beyond `bytes_max` (CR LF not counted), as soon as no other answer is possible.
+pub(super) fn find_line(
+    input: &[u8],
+    scanned: usize,
+    bytes_max: usize,
+    too_long: fn(u64) -> Violation,
+) -> Result<Option<(&[u8], usize)>, Violation> {
+    let Some(line_feed) = find_line_feed(input, scanned) else {
+        // One byte more than the limit may be the CR.
+        let fits = input.len() <= bytes_max.saturating_add(1);
+        return if fits { Ok(None) } else { Err(Violation::limit(too_long, bytes_max)) };
+    };
+    let up_to_line_feed = input.get(..line_feed).unwrap_or_default();
+    let line = up_to_line_feed.strip_suffix(b"\r");
+    if line.unwrap_or(up_to_line_feed).len() > bytes_max {
+        return Err(Violation::limit(too_long, bytes_max));
+    }
+    Ok(Some((line.ok_or(Violation::BareLineFeed)?, line_feed.saturating_add(1))))
+}
+
+/// The first LF at or after `scanned`.
+pub(super) fn find_line_feed(input: &[u8], scanned: usize) -> Option<usize> {
+    let offset = memchr::memchr(b'\n', input.get(scanned..)?)?;
+    Some(scanned.saturating_add(offset))
 }
 
 /// What is before and after the first `separator`.

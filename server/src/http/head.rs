@@ -2,7 +2,8 @@
 //!
 //! The end of the head is searched line by line, and the search goes on where it stopped when more
 //! bytes come, so a head that arrives byte by byte costs what it costs in one piece. The search
-//! enforces what needs no more than lines (their ends, the bounds); `httparse` then cuts the fields.
+//! enforces what needs no more than lines (their ends, the bounds); `httparse` then cuts the
+//! fields. Bytes from 0x80 are allowed in field values (obs-text) and not in names.
 
 use bytes::{Bytes, BytesMut};
 use httparse::{EMPTY_HEADER, Error as ParseError, Header, Status};
@@ -10,7 +11,7 @@ use httparse::{EMPTY_HEADER, Error as ParseError, Header, Status};
 use super::connection::HttpLimits;
 use super::fields::{Gathered, Meaning};
 use super::framing::RequestFraming;
-use super::grammar::{is_token, is_token_byte, split_once};
+use super::grammar::{find_line, is_field_text, is_token, is_token_byte, split_once};
 use super::request_line::{MethodKind, RequestLine};
 use super::violation::Violation;
 use crate::limits::LEADING_EMPTY_LINES_MAX;
@@ -200,7 +201,7 @@ fn explain(section: &[u8], error: ParseError) -> Violation {
         if value.contains(&b'\r') {
             return Violation::BareCarriageReturn;
         }
-        if !super::grammar::is_field_text(value) {
+        if !is_field_text(value) {
             return Violation::InvalidFieldValue;
         }
     }
@@ -343,22 +344,12 @@ fn request_line(
     empty_line_count: usize,
     limits: &HttpLimits,
 ) -> Result<HeadProgress, Violation> {
-    let max = limits.request_line_bytes_max;
-    let too_long = || Violation::limit(|max| Violation::RequestLineTooLong { max }, max);
-    let Some(line_feed) = find_line_feed(input, scanned) else {
-        // One byte more than the limit may be the CR.
-        if input.len() > max.saturating_add(1) {
-            return Err(too_long());
-        }
+    let too_long = |max| Violation::RequestLineTooLong { max };
+    let found = find_line(input, scanned, limits.request_line_bytes_max, too_long)?;
+    let Some((line, fields_start)) = found else {
         return Ok(HeadProgress::RequestLine { scanned: input.len(), empty_line_count });
     };
-    let up_to_line_feed = input.get(..line_feed).unwrap_or_default();
-    let line = up_to_line_feed.strip_suffix(b"\r");
-    if line.unwrap_or(up_to_line_feed).len() > max {
-        return Err(too_long());
-    }
-    let line = RequestLine::parse(line.ok_or(Violation::BareLineFeed)?)?;
-    let fields_start = line_feed.saturating_add(1);
+    let line = RequestLine::parse(line)?;
     Ok(HeadProgress::Fields {
         line,
         fields_start,
@@ -403,12 +394,6 @@ impl FieldSearch {
         }
         if input.len() > head_bytes_max { Err(too_large()) } else { Ok(None) }
     }
-}
-
-/// The first LF at or after `scanned`.
-fn find_line_feed(input: &[u8], scanned: usize) -> Option<usize> {
-    let offset = memchr::memchr(b'\n', input.get(scanned..)?)?;
-    Some(scanned.saturating_add(offset))
 }
 
 #[cfg(test)]

@@ -1,4 +1,16 @@
 //! The request line (RFC 9112 §3): method, target in one of its forms, version.
+//!
+//! | target | answer |
+//! |---|---|
+//! | `/a//b`, `//a`, `%2F`, `%00`, bytes from 0x80, valid UTF-8 or not | passed on as sent |
+//! | `http://host/a`, `https://host` | path and query of it; `authority()` replaces Host |
+//! | `http://user@host/` | 400 |
+//! | `*` | with OPTIONS only, else 400 |
+//! | `host:port` | 400; CONNECT is 501: this server is no proxy |
+//! | `#fragment`, control bytes, white space | 400 |
+//!
+//! Any token is a method; which ones it serves is the application's to say. `HTTP/1.x` above 1.1 is
+//! 1.1, other major versions are 505, a line without a version is 400.
 
 use super::grammar::{is_host_and_port, is_token, split_once};
 use super::head::{Span, Version};

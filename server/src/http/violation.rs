@@ -5,8 +5,8 @@ use std::fmt;
 
 macro_rules! violations {
     (
-        plain { $($(#[$plain_doc:meta])* $plain:ident: $plain_status:literal, $plain_section:literal,
-            $plain_text:literal;)* }
+        plain { $($(#[$plain_doc:meta])* $plain:ident: $plain_status:literal,
+            $plain_section:literal, $plain_text:literal;)* }
         limited { $($(#[$limited_doc:meta])* $limited:ident: $limited_status:literal,
             $limited_section:literal, $before:literal, $after:literal;)* }
     ) => {
@@ -131,7 +131,8 @@ violations! {
         /// A trailer line that is no field.
         TrailerInvalid: 400, "RFC 9112 §7.1.2", "a trailer field is invalid";
         /// The head did not come in time.
-        HeaderTimeout: 408, "RFC 9110 §15.5.9", "the head did not arrive in time (--header-timeout)";
+        HeaderTimeout: 408, "RFC 9110 §15.5.9",
+            "the head did not arrive in time (--header-timeout)";
         /// The body made no progress.
         BodyTimeout: 408, "RFC 9110 §15.5.9", "the body did not arrive in time (--body-timeout)";
     }

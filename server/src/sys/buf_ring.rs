@@ -126,8 +126,8 @@ impl BufferRing {
         let start = index * RECV_BUFFER_BYTES + chunk.offset as usize;
         // SAFETY: I4: index and end were checked, so this stays inside the mapping.
         let first = unsafe { self.memory.address.add(start) };
-        // SAFETY: I4, I8: inside the mapping, initialised (anonymous pages are zero), and the kernel
-        // does not write to a buffer that is ours.
+        // SAFETY: I4, I8: inside the mapping, initialised (anonymous pages are zero), and the
+        // kernel does not write to a buffer that is ours.
         unsafe { std::slice::from_raw_parts(first.as_ptr(), chunk.length as usize) }
     }
 
@@ -160,7 +160,7 @@ impl BufferRing {
         let memory = unsafe { self.memory.address.add(offset) };
         // SAFETY: I3: the slot is masked by the count, so this stays inside the mapping.
         let entry = unsafe { self.entries.address.cast::<BufRingEntry>().add(slot) };
-        // SAFETY: I3: mapped, aligned by the page, and not read by the kernel before its tail moves.
+        // SAFETY: I3: mapped, aligned by the page, not read by the kernel before its tail moves.
         let entry = unsafe { &mut *entry.as_ptr() };
         entry.set_addr(memory.as_ptr().expose_provenance() as u64);
         entry.set_len(RECV_BUFFER_BYTES as u32);

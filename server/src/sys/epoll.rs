@@ -1,10 +1,10 @@
 //! `Io` on epoll, for kernels and containers without `io_uring`.
 //!
 //! Every connection is registered once, edge-triggered for both directions, and never modified: a
-//! connection that is idle, or that we do not want to read, costs nothing. What an edge announced is
-//! remembered here until it is used up. A short read uses it up (epoll(7)): whatever comes after it
-//! is a new edge. Listeners are level-triggered and exclusive, registered while armed; registering
-//! again puts a worker at the end of the listener's queue, so workers take turns.
+//! connection that is idle, or that we do not want to read, costs nothing. What an edge announced
+//! is remembered here until it is used up. A short read uses it up (epoll(7)): whatever comes after
+//! it is a new edge. Listeners are level-triggered and exclusive, registered while armed;
+//! registering again puts a worker at the end of the listener's queue, so workers take turns.
 
 use std::collections::VecDeque;
 use std::io;

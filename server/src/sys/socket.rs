@@ -287,7 +287,7 @@ pub(crate) fn acknowledged(socket: BorrowedFd<'_>) -> u64 {
     u64::MAX - u64::from(queued.unsigned_abs())
 }
 
-/// Offset of `tcpi_bytes_acked` in `struct tcp_info` (since 4.1), and where the part that we read ends.
+/// Offset of `tcpi_bytes_acked` in `struct tcp_info` (since 4.1), and the end of what we read.
 const TCP_INFO_BYTES_ACKED: usize = 120;
 const TCP_INFO_BYTES: usize = TCP_INFO_BYTES_ACKED + 8;
 

@@ -6,6 +6,7 @@ use std::collections::HashMap;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::OwnedFd;
+use std::process::Command;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -442,4 +443,45 @@ pub(crate) fn pattern(count: usize) -> Vec<u8> {
     let mut bytes: Vec<u8> = words.flat_map(u64::to_le_bytes).collect();
     bytes.truncate(count);
     bytes
+}
+
+/// Passes until `step` is true for an event.
+pub(crate) fn drive<I: Io<Socket = OwnedFd>>(
+    io: &mut I,
+    what: &str,
+    mut step: impl FnMut(&mut I, Event<I::Socket>) -> bool,
+) {
+    let begin = clock::now();
+    loop {
+        io.wait(Some(Duration::from_millis(100))).expect("the Io works");
+        let mut done = false;
+        while let Some(event) = io.next_event() {
+            done |= step(io, event);
+        }
+        io.end_pass();
+        if done {
+            return;
+        }
+        assert!(clock::now() - begin < PATIENCE, "in vain: {what}");
+    }
+}
+
+/// Runs one test of this binary again, as a child that finds `ROLE` set.
+pub(crate) fn as_child(test: &str) {
+    let binary = std::env::current_exe().expect("there is one");
+    let child = Command::new(binary)
+        .args(["--exact", test, "--nocapture", "--test-threads=1"])
+        .env(ROLE, "1")
+        .output()
+        .expect("it can be started");
+    let text = String::from_utf8_lossy(&child.stdout);
+    let errors = String::from_utf8_lossy(&child.stderr);
+    assert!(child.status.success(), "{text}{errors}");
+    assert!(text.contains("1 passed"), "the child ran nothing: {text}");
+}
+
+const ROLE: &str = "HOOPSNAKE_TEST_CHILD";
+
+pub(crate) fn is_child() -> bool {
+    std::env::var_os(ROLE).is_some()
 }
