@@ -1,4 +1,7 @@
-"""Request bodies: chunked, spooled, refused, awaited (PRODUCTION behaviours 2, 17, 30; RULES 26)."""
+"""Request bodies: chunked, spooled, refused, awaited.
+
+PRODUCTION behaviours 2, 17 and 30, RULES 26.
+"""
 
 from __future__ import annotations
 
@@ -91,7 +94,7 @@ def test_rule_26_a_chunked_body_arrives_whole(server, size):
 def test_chunk_extensions_and_trailers_are_dropped(server):
     with Wire(server) as wire:
         wire.send(request("POST", "/echo", "Transfer-Encoding: chunked", "Trailer: X-T"))
-        wire.send(b"5;name=value\r\nhello\r\n00006;q=\"a b\"\r\n world\r\n0\r\nX-T: sum\r\n\r\n")
+        wire.send(b'5;name=value\r\nhello\r\n00006;q="a b"\r\n world\r\n0\r\nX-T: sum\r\n\r\n')
         said = json.loads(wire.response().body)
         assert said["body"] == "hello world"
         assert "HTTP_X_T" not in said["environ"]
@@ -163,9 +166,21 @@ def test_rule_26_curl_reads_the_413(small, tmp_path):
     upload.write_bytes(bytes(10 * MIB))
     for extra in ([], ["-H", "Expect:"], ["-H", "Transfer-Encoding: chunked"]):
         ran = subprocess.run(
-            ["curl", "-sS", "-o", str(tmp_path / "answer"), "-w", "%{http_code}", "-T", str(upload),
-             *extra, f"http://127.0.0.1:{small.port}/echo"],
-            capture_output=True, text=True, timeout=30,
+            [
+                "curl",
+                "-sS",
+                "-o",
+                str(tmp_path / "answer"),
+                "-w",
+                "%{http_code}",
+                "-T",
+                str(upload),
+                *extra,
+                f"http://127.0.0.1:{small.port}/echo",
+            ],
+            capture_output=True,
+            text=True,
+            timeout=30,
         )
         assert (ran.stdout, ran.returncode) == ("413", 0), (extra, ran)
         assert "--max-body" in (tmp_path / "answer").read_text()

@@ -1,4 +1,7 @@
-"""At the bounds: descriptors, connections, queues, slots (PRODUCTION behaviours 6, 11; hazards 4, 22)."""
+"""At the bounds: descriptors, connections, queues, slots.
+
+PRODUCTION behaviours 6 and 11, hazards 4 and 22.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Several requests on one connection before the first is answered (PRODUCTION behaviour 29, RULES 17)."""
+"""Several requests on one connection before the first is answered.
+
+PRODUCTION behaviour 29, RULES 17.
+"""
 
 from __future__ import annotations
 
@@ -25,9 +28,12 @@ def test_29_a_get_sees_the_effect_of_the_post_before_it(server):
 def test_29_fifty_are_answered_in_order(server):
     with Wire(server) as wire:
         # Earlier ones are slower than later ones.
-        wire.send(b"".join(
-            request("GET", f"/sleep?seconds={0.02 if n % 5 == 0 else 0}&say={n}") for n in range(50)
-        ))
+        wire.send(
+            b"".join(
+                request("GET", f"/sleep?seconds={0.02 if n % 5 == 0 else 0}&say={n}")
+                for n in range(50)
+            )
+        )
         assert [wire.response().body for _ in range(50)] == [b"%d" % n for n in range(50)]
         assert wire.get("/").body == b"hello"
 
@@ -87,7 +93,9 @@ def test_rule_17_a_pipeline_ends_at_connection_close(server):
 
 def test_rule_17_an_error_comes_in_its_turn(server):
     with Wire(server) as wire:
-        wire.send(request("GET", "/sleep?seconds=0.2&say=1") + b"GET / HTTP/1.1\r\nbad header\r\n\r\n")
+        wire.send(
+            request("GET", "/sleep?seconds=0.2&say=1") + b"GET / HTTP/1.1\r\nbad header\r\n\r\n"
+        )
         assert wire.response().body == b"1"
         assert wire.response().status == 400
         wire.expect_end()

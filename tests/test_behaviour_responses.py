@@ -85,6 +85,7 @@ def test_date_and_server_are_there_once(server):
 
 # Connections
 
+
 def test_keep_alive_is_the_default_of_1_1(server):
     with Wire(server) as wire:
         for number in range(200):
@@ -168,22 +169,26 @@ def test_a_fin_in_the_middle_of_a_request_reaches_no_application(server):
 
 # 26: faults of the application
 
-@pytest.mark.parametrize("name, said", [
-    ("status_1000", "1000"),
-    ("status_text", "OK"),
-    ("status_with_line_feed", "status"),
-    ("value_with_line_feed", "X-A"),
-    ("name_with_line_feed", "X-Split"),
-    ("value_beyond_latin_1", "X-A|latin"),
-    ("raises", "raised-before-the-head"),
-    ("raises_after_start", "raised-after-start-response"),
-    ("raises_at_first_piece", "raised-at-the-first-piece"),
-    ("never_starts", "start_response"),
-    ("starts_twice", "start_response"),
-    ("text_body", "str"),
-    ("no_iterable", "int"),
-    ("exits", "SystemExit"),
-])
+
+@pytest.mark.parametrize(
+    "name, said",
+    [
+        ("status_1000", "1000"),
+        ("status_text", "OK"),
+        ("status_with_line_feed", "status"),
+        ("value_with_line_feed", "X-A"),
+        ("name_with_line_feed", "X-Split"),
+        ("value_beyond_latin_1", "X-A|latin"),
+        ("raises", "raised-before-the-head"),
+        ("raises_after_start", "raised-after-start-response"),
+        ("raises_at_first_piece", "raised-at-the-first-piece"),
+        ("never_starts", "start_response"),
+        ("starts_twice", "start_response"),
+        ("text_body", "str"),
+        ("no_iterable", "int"),
+        ("exits", "SystemExit"),
+    ],
+)
 def test_26_a_fault_before_the_head_is_500_and_a_log_line(faulty, name, said):
     start = len(faulty.log())
     with Wire(faulty) as wire:
@@ -197,11 +202,14 @@ def test_26_a_fault_before_the_head_is_500_and_a_log_line(faulty, name, said):
     assert log
 
 
-@pytest.mark.parametrize("name, said", [
-    ("raises_midway", "raised-midway"),
-    ("raises_midway_with_length", "raised-midway-with-length"),
-    ("short_body", "Content-Length|content-length|declared"),
-])
+@pytest.mark.parametrize(
+    "name, said",
+    [
+        ("raises_midway", "raised-midway"),
+        ("raises_midway_with_length", "raised-midway-with-length"),
+        ("short_body", "Content-Length|content-length|declared"),
+    ],
+)
 def test_26_a_fault_after_the_head_is_visible_to_the_client(faulty, name, said):
     start = len(faulty.log())
     with Wire(faulty) as wire:

@@ -34,7 +34,9 @@ class Visitor:
         cookies = urllib.request.HTTPCookieProcessor(http.cookiejar.CookieJar())
         self.opener = urllib.request.build_opener(cookies)
 
-    def open(self, path: str, data: bytes | None = None, **headers: str) -> tuple[int, object, bytes]:
+    def open(
+        self, path: str, data: bytes | None = None, **headers: str
+    ) -> tuple[int, object, bytes]:
         """Status, fields, body; redirects are followed."""
         fields = {name.replace("_", "-"): value for name, value in headers.items()}
         asked = urllib.request.Request(self.base + path, data, fields)
@@ -92,11 +94,11 @@ def demo(io_kind, tmp_path_factory):
     for command in (["migrate", "--noinput"], ["demo_data"]):
         subprocess.run(
             [sys.executable, str(DEMO / "manage.py"), *command],
-            env={**os.environ, **env}, check=True, stdout=subprocess.DEVNULL,
+            env={**os.environ, **env},
+            check=True,
+            stdout=subprocess.DEVNULL,
         )
-    with Server(
-        "demo", "--threads", "4", app_dir=DEMO, workers=2, env=env, io=io_kind
-    ) as server:
+    with Server("demo", "--threads", "4", app_dir=DEMO, workers=2, env=env, io=io_kind) as server:
         yield server
 
 
@@ -121,8 +123,14 @@ def test_log_in_add_edit_lend_and_log_out(visitor):
     assert "Log in" in visitor.page("/books/add/")
     visitor.log_in()
     author = re.search(r'<option value="(\d+)">', visitor.page("/books/add/"))[1]
-    book = {"title": "Rings & Snakes", "author": author, "isbn": "978-0-306-40615-7",
-            "year": "1999", "pages": "12", "summary": "Ünïcödé"}
+    book = {
+        "title": "Rings & Snakes",
+        "author": author,
+        "isbn": "978-0-306-40615-7",
+        "year": "1999",
+        "pages": "12",
+        "summary": "Ünïcödé",
+    }
     status, text = visitor.submit("/books/add/", **(book | {"isbn": "978-0-306-40615-8"}))
     assert "The check digit should be 7, not 8." in text
     status, text = visitor.submit("/books/add/", **book)

@@ -8,7 +8,8 @@ use std::fmt::{self, Write as _};
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::AsFd;
-use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock, PoisonError};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -19,7 +20,6 @@ use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
 
 use crate::clock;
 use crate::config::{LogConfig, LogFormat, LogOverflow};
-use crate::sync::{Arc, AtomicU32, AtomicU64, Condvar, Mutex, Ordering, lock};
 
 /// Lines that wait for a writer. **Unit**: lines. **Why**: a tenth of a second at 80 000 a second,
 /// and at the longest line still a bounded part of a worker's memory.
@@ -133,28 +133,20 @@ impl QueuedWriter {
             if left.is_zero() {
                 return;
             }
-            written = wait_timeout(&self.progress.moved, written, left);
+            let waited = self.progress.moved.wait_timeout(written, left);
+            written = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 }
 
-#[cfg(not(loom))]
-fn wait_timeout<'lock, T>(
-    condvar: &Condvar,
-    guard: std::sync::MutexGuard<'lock, T>,
-    left: Duration,
-) -> std::sync::MutexGuard<'lock, T> {
-    let waited = condvar.wait_timeout(guard, left);
-    waited.unwrap_or_else(std::sync::PoisonError::into_inner).0
-}
+#[expect(clippy::disallowed_types, reason = "the log is no part of what the model checks")]
+type Mutex<T> = std::sync::Mutex<T>;
 
-#[cfg(loom)]
-fn wait_timeout<'lock, T>(
-    condvar: &Condvar,
-    guard: loom::sync::MutexGuard<'lock, T>,
-    _left: Duration,
-) -> loom::sync::MutexGuard<'lock, T> {
-    condvar.wait(guard).unwrap_or_else(std::sync::PoisonError::into_inner)
+#[expect(clippy::disallowed_types, reason = "the log is no part of what the model checks")]
+type Condvar = std::sync::Condvar;
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The writer thread's end: collects what the queue holds and writes it at once.

@@ -10,7 +10,10 @@ from django.views.decorators.csrf import csrf_exempt
 
 if not settings.configured:
     settings.configure(
-        ALLOWED_HOSTS=["*"], ROOT_URLCONF=__name__, SECRET_KEY="for the tests", DEBUG=False,
+        ALLOWED_HOSTS=["*"],
+        ROOT_URLCONF=__name__,
+        SECRET_KEY="for the tests",
+        DEBUG=False,
         DATA_UPLOAD_MAX_MEMORY_SIZE=None,
     )
 
@@ -18,12 +21,14 @@ if not settings.configured:
 @csrf_exempt
 def body(request):
     seen = request.body
-    return JsonResponse({
-        "length": len(seen),
-        "sha256": hashlib.sha256(seen).hexdigest(),
-        "fields": request.POST.dict(),
-        "files": {name: file.size for name, file in request.FILES.items()},
-    })
+    return JsonResponse(
+        {
+            "length": len(seen),
+            "sha256": hashlib.sha256(seen).hexdigest(),
+            "fields": request.POST.dict(),
+            "files": {name: file.size for name, file in request.FILES.items()},
+        }
+    )
 
 
 urlpatterns = [path("body", body)]

@@ -100,6 +100,12 @@ def write(environ, start_response, query):
 
 
 PAGES = {
-    "/": hello, "/unread": unread, "/count": count, "/sleep": sleep, "/answer": answer,
-    "/sized": sized, "/write": write, "/files": files,
+    "/": hello,
+    "/unread": unread,
+    "/count": count,
+    "/sleep": sleep,
+    "/answer": answer,
+    "/sized": sized,
+    "/write": write,
+    "/files": files,
 }

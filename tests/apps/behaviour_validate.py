@@ -10,10 +10,15 @@ from wsgiref.validate import validator
 
 def said(method, path, query, fields, body):
     """What an application says about a request."""
-    return json.dumps({
-        "method": method, "path": path, "query": query, "fields": fields,
-        "body": body.decode("latin-1"),
-    })
+    return json.dumps(
+        {
+            "method": method,
+            "path": path,
+            "query": query,
+            "fields": fields,
+            "body": body.decode("latin-1"),
+        }
+    )
 
 
 def bare_app(environ, start_response):

@@ -20,15 +20,22 @@ from .wire import Server
 
 HERE = Path(__file__).parent
 TOOLS = {
-    "slowhttptest": "slowhttptest", "wrk": "wrk", "ab": "apache2-utils", "node": "nodejs",
-    "npm": "npm", "curl": "curl",
+    "slowhttptest": "slowhttptest",
+    "wrk": "wrk",
+    "ab": "apache2-utils",
+    "node": "nodejs",
+    "npm": "npm",
+    "curl": "curl",
 }
 
 
 def check_clients(io: str | None) -> int:
     """Python's clients, curl and Node's."""
     failed = 0
-    with Server("behaviour_echo:app", io=io) as echo, Server("behaviour_stream:app", io=io) as stream:
+    with (
+        Server("behaviour_echo:app", io=io) as echo,
+        Server("behaviour_stream:app", io=io) as stream,
+    ):
         for name, use in CLIENTS.items():
             try:
                 use(echo.port, stream.port)
@@ -68,8 +75,9 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--io", choices=["uring", "epoll"])
     io = parser.parse_args().io
-    missing = [f"{tool} (package {package})" for tool, package in TOOLS.items()
-               if not shutil.which(tool)]
+    missing = [
+        f"{tool} (package {package})" for tool, package in TOOLS.items() if not shutil.which(tool)
+    ]
     if missing:
         print("FAIL missing:", ", ".join(missing))
         return 1

@@ -33,8 +33,9 @@ def use_http_client(echo: int, stream: int) -> None:
         assert connection.getresponse().read() == b"hello"
     connection.request("POST", "/echo", BODY)
     assert json.load(connection.getresponse())["sha256"] == DIGEST
-    connection.request("POST", "/echo", pieces(), encode_chunked=True,
-                       headers={"Transfer-Encoding": "chunked"})
+    connection.request(
+        "POST", "/echo", pieces(), encode_chunked=True, headers={"Transfer-Encoding": "chunked"}
+    )
     assert json.load(connection.getresponse())["sha256"] == DIGEST
     connection.request("HEAD", "/sized?bytes=1000")
     answer = connection.getresponse()

@@ -48,7 +48,9 @@ def coded(body: bytes) -> bytes:
 
 SMUGGLING = [
     Case("vertical tab before chunked", post(b"Transfer-Encoding:\x0bchunked\r\n", b"0\r\n\r\n")),
-    Case("no-break space before the colon", post(b"Transfer-Encoding\xa0: chunked\r\n", b"0\r\n\r\n")),
+    Case(
+        "no-break space before the colon", post(b"Transfer-Encoding\xa0: chunked\r\n", b"0\r\n\r\n")
+    ),
     Case("space before the colon", post(b"Content-Length : 5\r\n", b"hello")),
     Case("tab before the colon", post(b"Transfer-Encoding\t: chunked\r\n", b"0\r\n\r\n")),
     Case("two hosts", get(b"Host: b\r\n")),
@@ -157,7 +159,10 @@ REFUSED = [
     Case("version with two digits", get(version=b"HTTP/1.10")),
     Case("method with a bracket", b"G(T /a HTTP/1.1\r\n" + HOST + b"\r\n"),
     Case("connect", b"CONNECT a:80 HTTP/1.1\r\n" + HOST + b"\r\n"),
-    Case("TLS client hello", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(40) + b"\r\n\r\n"),
+    Case(
+        "TLS client hello",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(40) + b"\r\n\r\n",
+    ),
     Case("HTTP/2 preface", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"),
     Case("request line over 8 KiB", get(target=b"/" + b"a" * 9000)),
     Case("method over every bound", b"A" * 9000 + b" / HTTP/1.1\r\n" + HOST + b"\r\n"),

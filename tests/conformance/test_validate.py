@@ -40,11 +40,13 @@ CASES = {
     ),
     "stream": get("/stream"),
     "1.0": Case(request("GET", "/", version="HTTP/1.0"), seen={"path": "/"}),
-    "repeated fields": get("/a", "X-A: 1", "X-A: 2", "Cookie: a=1", "Cookie: b=2",
-                           fields={"HTTP_COOKIE": "a=1; b=2"}),
+    "repeated fields": get(
+        "/a", "X-A: 1", "X-A: 2", "Cookie: a=1", "Cookie: b=2", fields={"HTTP_COOKIE": "a=1; b=2"}
+    ),
     "options *": Case(request("OPTIONS", "*"), "OPTIONS"),
-    "absolute form": get("http://b.example/a?c", path="/a", query="c",
-                         fields={"HTTP_HOST": "b.example"}),
+    "absolute form": get(
+        "http://b.example/a?c", path="/a", query="c", fields={"HTTP_HOST": "b.example"}
+    ),
     "underscore in a name": get("/a", "X_A: smuggled", "X-A: real", fields={"HTTP_X_A": "real"}),
     "unusual method": Case(request("PROPFIND", "/a"), seen={"method": "PROPFIND"}),
 }

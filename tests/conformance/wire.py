@@ -19,7 +19,9 @@ sys.path.insert(0, str(TESTS))
 from harness import Server  # noqa: E402
 
 STATUS_LINE = re.compile(rb"HTTP/1\.[01] ([1-5][0-9]{2}) ([\t\x20-\x7e\x80-\xff]*)")
-FIELD_LINE = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*((?:[\x21-\xff\t ]*[\x21-\xff])?)[ \t]*")
+FIELD_LINE = re.compile(
+    rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*((?:[\x21-\xff\t ]*[\x21-\xff])?)[ \t]*"
+)
 CHUNK_LINE = re.compile(rb"([0-9A-Fa-f]+)(;[\t\x20-\x7e]*)?")
 OUR_FAULT = re.compile(r"panicked|\bbug: .*|RUST_BACKTRACE|stack backtrace")
 
@@ -57,7 +59,9 @@ class Response:
     @property
     def closes(self) -> bool:
         """Whether it says that the connection ends."""
-        return "close" in [v.strip().lower() for v in ",".join(self.values("connection")).split(",")]
+        return "close" in [
+            v.strip().lower() for v in ",".join(self.values("connection")).split(",")
+        ]
 
 
 class Wire:

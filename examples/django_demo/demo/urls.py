@@ -1,4 +1,4 @@
-"""The project's addresses. The admin's static files are served by Django itself, in debug mode only."""
+"""The project's addresses. Django itself serves the admin's static files, in debug mode only."""
 
 from django.contrib import admin
 from django.contrib.auth.views import LoginView, LogoutView

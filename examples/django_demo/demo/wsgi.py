@@ -1,4 +1,4 @@
-"""The WSGI entry: `hoopsnake --app-dir examples/django_demo demo` finds it by the project's name."""
+"""The WSGI entry: `hoopsnake --app-dir examples/django_demo demo` finds it by that name."""
 
 import os
 

@@ -12,9 +12,12 @@ def check_digit(first_twelve: str) -> str:
 def validate_isbn(value: str) -> None:
     """Refuses what is not thirteen digits with a right check digit."""
     if len(value) != 13 or not (value.isascii() and value.isdigit()):
-        raise ValidationError("An ISBN has 13 digits, without dashes: “%(value)s” has not.",
-                              params={"value": value})
+        raise ValidationError(
+            "An ISBN has 13 digits, without dashes: “%(value)s” has not.", params={"value": value}
+        )
     expected = check_digit(value[:12])
     if value[12] != expected:
-        raise ValidationError("The check digit should be %(expected)s, not %(found)s.",
-                              params={"expected": expected, "found": value[12]})
+        raise ValidationError(
+            "The check digit should be %(expected)s, not %(found)s.",
+            params={"expected": expected, "found": value[12]},
+        )

@@ -33,8 +33,10 @@ def facts(request):
         ("Multithread", meta.get("wsgi.multithread", "not given")),
         ("Multiprocess", meta.get("wsgi.multiprocess", "not given")),
         ("Files sent by the server (wsgi.file_wrapper)", "wsgi.file_wrapper" in meta),
-        ("Request bodies end by themselves (wsgi.input_terminated)",
-         meta.get("wsgi.input_terminated", "not given")),
+        (
+            "Request bodies end by themselves (wsgi.input_terminated)",
+            meta.get("wsgi.input_terminated", "not given"),
+        ),
         ("Django", django.get_version()),
         ("Python", platform.python_version()),
     ]
@@ -43,7 +45,7 @@ def facts(request):
 
 @require_safe
 def slow(request):
-    """Sleeps for ?seconds= (2 if it is not said, 30 at most); other requests are served meanwhile."""
+    """Sleeps for ?seconds= (2 if not said, 30 at most); other requests are served meanwhile."""
     try:
         seconds = float(request.GET.get("seconds", "2"))
     except ValueError:

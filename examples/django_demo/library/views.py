@@ -30,12 +30,16 @@ def books(request):
             Q(title__icontains=query) | Q(author__name__icontains=query) | Q(isbn=query)
         )
     page = Paginator(found, BOOKS_PER_PAGE).get_page(request.GET.get("page"))
-    return render(request, "library/books.html", {
-        "page": page,
-        "query": query,
-        "pages": page.paginator.get_elided_page_range(page.number, on_each_side=2, on_ends=1),
-        "recent": recent_books(request),
-    })
+    return render(
+        request,
+        "library/books.html",
+        {
+            "page": page,
+            "query": query,
+            "pages": page.paginator.get_elided_page_range(page.number, on_each_side=2, on_ends=1),
+            "recent": recent_books(request),
+        },
+    )
 
 
 @require_safe
@@ -127,18 +131,24 @@ def download(request, pk):
 
 @require_safe
 def loans_csv(request):
-    """Every loan as CSV, row by row while the database delivers them: no list of all is ever made."""
+    """Every loan as CSV, row by row as the database delivers them: no list of all is made."""
     loans = Loan.objects.select_related("book__author").order_by("pk")
     writer = csv.writer(Echo())
 
     def rows():
         yield writer.writerow(["loan", "isbn", "title", "author", "reader", "taken", "returned"])
         for loan in loans.iterator(chunk_size=500):
-            yield writer.writerow([
-                loan.pk, loan.book.isbn, loan.book.title, loan.book.author.name,
-                loan.reader, loan.taken.isoformat(),
-                loan.returned.isoformat() if loan.returned else "",
-            ])
+            yield writer.writerow(
+                [
+                    loan.pk,
+                    loan.book.isbn,
+                    loan.book.title,
+                    loan.book.author.name,
+                    loan.reader,
+                    loan.taken.isoformat(),
+                    loan.returned.isoformat() if loan.returned else "",
+                ]
+            )
 
     return StreamingHttpResponse(
         rows(),
@@ -158,15 +168,20 @@ class Echo:
 def render_book(request, shown, *, loan_form=None, document_form=None, status=200):
     """The book's page, with a form that was refused if there is one."""
     loans = list(shown.loans.all()[:10])
-    return render(request, "library/book.html", {
-        "book": shown,
-        "loans": loans,
-        "open_loan": next((loan for loan in loans if loan.returned is None), None),
-        "documents": shown.documents.select_related("uploaded_by"),
-        "loan_form": loan_form or LoanForm(),
-        "document_form": document_form or DocumentForm(),
-        "views": request.session.get("book_views", 0),
-    }, status=status)
+    return render(
+        request,
+        "library/book.html",
+        {
+            "book": shown,
+            "loans": loans,
+            "open_loan": next((loan for loan in loans if loan.returned is None), None),
+            "documents": shown.documents.select_related("uploaded_by"),
+            "loan_form": loan_form or LoanForm(),
+            "document_form": document_form or DocumentForm(),
+            "views": request.session.get("book_views", 0),
+        },
+        status=status,
+    )
 
 
 def remember(request, shown):

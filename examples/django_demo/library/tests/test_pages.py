@@ -99,8 +99,15 @@ class Editing(LibraryTestCase):
 
     def fields(self, **changes):
         """A book that is accepted, with changes."""
-        return {"title": "New", "author": self.book.author_id, "isbn": GOOD_ISBN, "year": 1999,
-                "pages": 10, "summary": "", **changes}
+        return {
+            "title": "New",
+            "author": self.book.author_id,
+            "isbn": GOOD_ISBN,
+            "year": 1999,
+            "pages": 10,
+            "summary": "",
+            **changes,
+        }
 
     def test_needs_a_login(self):
         for address in (reverse("library:book-add"), reverse("library:book-edit", args=[1])):
@@ -132,7 +139,10 @@ class Editing(LibraryTestCase):
         self.log_in()
         wrong = {
             "isbn": ["9780306406158", "123", "978030640615X", self.book.isbn],
-            "year": ["1200", "x"], "pages": ["0", "-3"], "title": [""], "author": ["999999"],
+            "year": ["1200", "x"],
+            "pages": ["0", "-3"],
+            "title": [""],
+            "author": ["999999"],
         }
         for field, values in wrong.items():
             for value in values:
@@ -196,7 +206,8 @@ class Documents(LibraryTestCase):
         """Uploads it to a book."""
         return self.client.post(
             reverse("library:upload", args=[self.book.pk]),
-            {"file": SimpleUploadedFile(name, content)}, follow=True,
+            {"file": SimpleUploadedFile(name, content)},
+            follow=True,
         )
 
     def test_upload_and_download_several_megabytes(self):

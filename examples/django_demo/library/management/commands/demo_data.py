@@ -14,16 +14,41 @@ AUTHOR_COUNT = 50
 BOOK_COUNT = 500
 LOANS_PER_BOOK_MAX = 12
 FIRST_NAMES = [
-    "Ada", "Björn", "Chiara", "Dmitri", "Élodie", "Farid", "Grace", "Hiroshi", "Inés", "Jürgen",
+    "Ada",
+    "Björn",
+    "Chiara",
+    "Dmitri",
+    "Élodie",
+    "Farid",
+    "Grace",
+    "Hiroshi",
+    "Inés",
+    "Jürgen",
 ]
 LAST_NAMES = ["Okafor", "Lindqvist", "Moreau", "Tanaka", "Ferreira"]
 ADJECTIVES = [
-    "Patient", "Hidden", "Northern", "Paper", "Restless", "Second", "Quiet", "Borrowed", "Salt",
+    "Patient",
+    "Hidden",
+    "Northern",
+    "Paper",
+    "Restless",
+    "Second",
+    "Quiet",
+    "Borrowed",
+    "Salt",
     "Unfinished",
 ]
 NOUNS = [
-    "Harbour", "Garden", "Clockmaker", "Atlas", "Orchard", "Lighthouse", "Grammar", "Winter",
-    "Engine", "Meridian",
+    "Harbour",
+    "Garden",
+    "Clockmaker",
+    "Atlas",
+    "Orchard",
+    "Lighthouse",
+    "Grammar",
+    "Winter",
+    "Engine",
+    "Meridian",
 ]
 FORMS = ["The {} {}", "A {} {}", "Notes on a {} {}", "{} {}: A History", "Letters from the {} {}"]
 READERS = ["Ruth", "Amir", "Kofi", "Lena", "Tomás", "Wen", "Priya", "Noah", "Zofia", "Marta"]
@@ -64,11 +89,15 @@ class Command(BaseCommand):
         authors = Author.objects.in_bulk(names, field_name="name")
         titles = [
             form.format(adjective, noun)
-            for form in FORMS for adjective in ADJECTIVES for noun in NOUNS
+            for form in FORMS
+            for adjective in ADJECTIVES
+            for noun in NOUNS
         ]
         Book.objects.bulk_create(
-            [self.book(dice, number, title, authors[dice.choice(names)])
-             for number, title in enumerate(titles[:BOOK_COUNT])],
+            [
+                self.book(dice, number, title, authors[dice.choice(names)])
+                for number, title in enumerate(titles[:BOOK_COUNT])
+            ],
             ignore_conflicts=True,
         )
 
@@ -82,7 +111,7 @@ class Command(BaseCommand):
             year=dice.randint(1900, 2025),
             pages=dice.randint(60, 900),
             summary=f"A {dice.choice(ADJECTIVES).lower()} book about a "
-                    f"{dice.choice(NOUNS).lower()}, in {dice.randint(8, 40)} chapters.",
+            f"{dice.choice(NOUNS).lower()}, in {dice.randint(8, 40)} chapters.",
         )
 
     def create_loans(self, dice):
@@ -96,8 +125,13 @@ class Command(BaseCommand):
                 back = day + datetime.timedelta(days=dice.randint(2, 40))
                 is_open = left == 0 and dice.random() < 0.2
                 reader = f"{dice.choice(READERS)} {dice.choice(LAST_NAMES)}"
-                loans.append(Loan(
-                    book=book, reader=reader, taken=day, returned=None if is_open else back,
-                ))
+                loans.append(
+                    Loan(
+                        book=book,
+                        reader=reader,
+                        taken=day,
+                        returned=None if is_open else back,
+                    )
+                )
                 day = back
         Loan.objects.bulk_create(loans, batch_size=1000)
