@@ -36,7 +36,7 @@ fuzz:
 
 # Against granian and gunicorn; writes bench/results/.
 bench:
-	bench/run
+	$(PYTHON) bench/compare.py
 
 # The whole product of Pythons and kernel interfaces, and the public suites.
 conformance:
