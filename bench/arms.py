@@ -3,11 +3,14 @@
 import dataclasses
 import os
 import shutil
+import subprocess
 from pathlib import Path
 
 BENCH = Path(__file__).resolve().parent
 APPS = BENCH / "apps"
 BODY = b"Hello, world!"
+DEMO = BENCH.parent / "examples" / "django_demo"
+DEMO_DATABASE = BENCH.parent / ".cache" / "bench-demo.sqlite3"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,12 +22,14 @@ class Arm:
     command: str
     options: tuple
 
-    def command_line(self, executable, app, port):
-        return [str(executable), *(o.format(app=app, port=port, apps=APPS) for o in self.options)]
+    def command_line(self, executable, app, port, directory=APPS):
+        values = {"app": app, "port": port, "apps": directory}
+        return [str(executable), *(option.format(**values) for option in self.options)]
 
     def shown(self, app):
         """The command line for a result file: no path and no port of this machine."""
-        options = (o.format(app=app, port="PORT", apps="bench/apps") for o in self.options)
+        shown = {"app": app, "port": "PORT", "apps": "DIRECTORY"}
+        options = (option.format(**shown) for option in self.options)
         return " ".join([self.command, *options])
 
 
@@ -93,12 +98,18 @@ TEN_HEADERS = (
 
 @dataclasses.dataclass(frozen=True)
 class Workload:
-    """An application and the requests sent to it; every answer is 200 with BODY."""
+    """An application and the requests sent to it; every answer is 200 and holds `expected`."""
 
     name: str
     app: str
     headers: tuple
     words: str
+    directory: Path = APPS
+    expected: bytes = BODY
+    # The whole body is `expected`, so that the checking client can compare it.
+    is_whole: bool = True
+    # What the application's own environment is told; its database is made by `prepare_demo`.
+    variables: tuple = ()
 
 
 WORKLOADS = {
@@ -107,6 +118,16 @@ WORKLOADS = {
         Workload("bare", "bare:application", (), "bare WSGI application"),
         Workload("headers", "bare:application", TEN_HEADERS, "the same, ten request headers"),
         Workload("django", "django_hello.wsgi:application", (), "Django view, CommonMiddleware"),
+        Workload(
+            "demo",
+            "demo.wsgi:application",
+            TEN_HEADERS,
+            "the demo's front page: ORM, sessions, templates",
+            directory=DEMO,
+            expected=b"<title>",
+            is_whole=False,
+            variables=(("DEMO_DATABASE", str(DEMO_DATABASE)), ("DEMO_DEBUG", "0")),
+        ),
     )
 }
 
@@ -128,6 +149,16 @@ def environment(bin_directory):
     kept["VIRTUAL_ENV"] = str(Path(bin_directory).parent)
     kept["PYTHONDONTWRITEBYTECODE"] = "1"
     return kept
+
+
+def prepare_demo(interpreter, variables):
+    """Makes the demo's database anew, outside the tree."""
+    for suffix in ("", "-wal", "-shm"):
+        Path(f"{DEMO_DATABASE}{suffix}").unlink(missing_ok=True)
+    DEMO_DATABASE.parent.mkdir(exist_ok=True)
+    for words in (("migrate", "--noinput"), ("demo_data",)):
+        command = [str(interpreter), str(DEMO / "manage.py"), *words]
+        subprocess.run(command, env=variables, check=True, stdout=subprocess.DEVNULL)
 
 
 def find_executable(arm, bin_directory, hoopsnake_command=None):

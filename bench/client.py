@@ -46,7 +46,10 @@ class Wrk:
         found = re.search(r"wrk (\S+)", text)
         return found[1] if found else "unknown"
 
-    def run(self, port, connections, seconds, headers=(), cpus=None, rate=None):
+    def run(
+        self, port, connections, seconds, headers=(), cpus=None, rate=None, expected=BODY
+    ):
+        del expected  # wrk compares no bodies
         if rate is not None:
             raise ClientError("wrk has no fixed rate; use --client hoopsnake-bench")
         command = [self.path, "-t1", f"-c{connections}", f"-d{seconds}s", "--latency"]
@@ -69,17 +72,22 @@ class Checking:
         text = subprocess.run([self.path, "--version"], capture_output=True, text=True).stdout
         return text.split()[-1] if text else "unknown"
 
-    def command(self, port, connections, limit, headers=(), rate=None):
+    def command(self, port, connections, limit, headers=(), rate=None, expected=BODY):
         command = [str(self.path), "load", f"http://127.0.0.1:{port}/", *limit]
-        command += ["--connections", str(connections), "--expect-body", BODY.decode()]
+        command += ["--connections", str(connections), "--expect-status", "200"]
+        if expected is not None:
+            command += ["--expect-body", expected.decode()]
         for name, value in headers:
             command += ["--header", f"{name}: {value}"]
         return command + (["--rate", str(rate)] if rate is not None else [])
 
-    def run(self, port, connections, seconds, headers=(), cpus=None, rate=None):
+    def run(
+        self, port, connections, seconds, headers=(), cpus=None, rate=None, expected=BODY
+    ):
         with tempfile.TemporaryDirectory() as directory:
             result = Path(directory, "result.json")
-            command = self.command(port, connections, ["--seconds", str(seconds)], headers, rate)
+            limit = ["--seconds", str(seconds)]
+            command = self.command(port, connections, limit, headers, rate, expected)
             _, cpu = run_client([*command, "--json", str(result)], seconds, cpus, codes=(0, 1))
             return parse_checking(json.loads(result.read_text()), cpu)
 

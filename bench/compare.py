@@ -86,6 +86,10 @@ class Bench:
         print(f"{self.servers_total} servers, about {self.minutes(self.estimate())}", flush=True)
         if self.options.open_loop:
             self.calibrate()
+        if "demo" in self.options.workloads:
+            interpreter = Path(self.environment["VIRTUAL_ENV"]) / "bin" / "python"
+            variables = self.environment | dict(arms.WORKLOADS["demo"].variables)
+            arms.prepare_demo(interpreter, variables)
         for round_number in range(1, self.options.rounds + 1):
             for workload in (arms.WORKLOADS[name] for name in self.options.workloads):
                 for arm, executable in self.chosen:
@@ -121,10 +125,11 @@ class Bench:
 
     def start(self, workload, arm, executable):
         port = process.free_port()
-        command = arm.command_line(executable, workload.app, port)
-        server = process.Server(command, port, self.environment, self.server_cpu)
+        command = arm.command_line(executable, workload.app, port, workload.directory)
+        variables = self.environment | dict(workload.variables)
+        server = process.Server(command, port, variables, self.server_cpu)
         try:
-            server.wait_ready(arms.BODY)
+            server.wait_ready(workload.expected, whole=workload.is_whole)
             if self.options.warm_up:
                 self.load(server, workload, WARM_UP_CONNECTIONS, self.options.warm_up, None)
         except BaseException:
@@ -157,8 +162,9 @@ class Bench:
         }
 
     def load(self, server, workload, connections, seconds, rate):
+        expected = workload.expected if workload.is_whole else None
         return self.client.run(
-            server.port, connections, seconds, workload.headers, self.client_cpu, rate
+            server.port, connections, seconds, workload.headers, self.client_cpu, rate, expected
         )
 
     def report(self, label, entry):

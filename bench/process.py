@@ -59,8 +59,8 @@ class Server:
     def __exit__(self, *_):
         self.stop()
 
-    def wait_ready(self, body):
-        """Waits for the first right answer; a wrong one is an error at once."""
+    def wait_ready(self, body, whole=True):
+        """Waits for the first right answer, which is `body` or holds it; a wrong one is an error."""
         deadline = time.monotonic() + READY_SECONDS_MAX
         while time.monotonic() < deadline:
             self.check_alive()
@@ -71,7 +71,8 @@ class Server:
                 continue
             except http.client.HTTPException as error:
                 raise ServerError(f"not HTTP: {error!r}\n{self.log()}") from error
-            if (status, answer) != (200, body):
+            right = answer == body if whole else body in answer
+            if status != 200 or not right:
                 raise ServerError(f"answered {status} {answer[:200]!r}\n{self.log()}")
             return
         raise ServerError(f"no answer within {READY_SECONDS_MAX:.0f} s\n{self.log()}")

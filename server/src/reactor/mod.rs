@@ -8,6 +8,8 @@ pub(crate) mod run;
 mod session;
 pub mod settings;
 pub mod sim;
+#[cfg(all(test, not(loom)))]
+mod simulation;
 pub(crate) mod timers;
 pub mod token;
 mod transmit;

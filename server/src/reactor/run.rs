@@ -127,21 +127,27 @@ impl<I: Io> Reactor<I> {
             if self.obey() {
                 break Ok(());
             }
-            self.before_wait();
-            let timeout = self.sleep_time();
-            let waited = self.io.wait(timeout);
-            self.completions.unpark();
-            if let Err(error) = waited {
+            if let Err(error) = self.pass(clock::now) {
                 break Err(error);
             }
-            self.now = clock::now();
-            self.take_events();
         };
         self.leave();
         result
     }
 
-    /// One pass up to the wait, for tests that drive a simulated clock too.
+    /// One turn: what there is to do, the wait, what came of it. `read_clock` is asked once, after
+    /// the wait (the simulation has a clock of its own).
+    pub(super) fn pass(&mut self, read_clock: impl FnOnce() -> Instant) -> std_io::Result<()> {
+        self.before_wait();
+        let timeout = self.sleep_time();
+        let waited = self.io.wait(timeout);
+        self.completions.unpark();
+        waited?;
+        self.now = read_clock();
+        self.take_events();
+        Ok(())
+    }
+
     fn before_wait(&mut self) {
         self.settle_completions();
         self.take_ready();
@@ -291,7 +297,7 @@ impl<I: Io> Reactor<I> {
     // Commands and the end.
 
     /// True: leave the loop.
-    fn obey(&mut self) -> bool {
+    pub(super) fn obey(&mut self) -> bool {
         match self.commands.wanted() {
             Command::Serve => return false,
             Command::Stop => return true,
