@@ -3,6 +3,7 @@
 use std::sync::{Arc, PoisonError};
 
 use hoopsnake_server::exchange::Exchange;
+use hoopsnake_server::http::Version;
 use hoopsnake_server::pool::ThreadIndex;
 
 use super::response::request_line;
@@ -49,7 +50,11 @@ impl Running {
         let places = lock(&self.0);
         let running = places.iter().filter_map(|place| {
             let exchange = lock(&place.exchange).clone()?;
-            Some((place.index, request_line(&exchange)))
+            let version = match exchange.head.version() {
+                Version::Http10 => "HTTP/1.0",
+                Version::Http11 => "HTTP/1.1",
+            };
+            Some((place.index, format!("{} {version}", request_line(&exchange))))
         });
         running.collect()
     }
