@@ -123,6 +123,7 @@ def deny() -> None:
 
 def unit() -> None:
     cargo("test", "--locked", "--workspace", "--quiet")
+    run(main_python().path, "-m", "unittest", "discover", "-s", "bench", "-t", "bench")
 
 
 def model() -> None:
@@ -202,6 +203,13 @@ def others() -> None:
             pytest(bin_dir, "-q", "--io=epoll", name=f"Python {python.version}, epoll")
 
 
+def suites() -> None:
+    """The public suites that take longer or need more than Python."""
+    python = CACHE / "venvs" / main_python().version / "bin" / "python"
+    for io in ("uring", "epoll"):
+        run(python, "-m", "conformance", "--io", io, cwd=ROOT / "tests")
+
+
 # In the order they run. **Unit**: seconds, on two cores, nothing built before.
 STAGES: dict[str, tuple[int, Callable[[], None]]] = {
     "fmt": (5, fmt),
@@ -227,6 +235,8 @@ def main() -> int:
     unknown = set(options.stages) - set(STAGES)
     if unknown:
         parser.error(f"no such stage: {', '.join(sorted(unknown))}")
+    if EVERYTHING:
+        STAGES["suites"] = (600, suites)
     names = options.stages or list(STAGES)
     rows = list(run_stages(names))
     print(f"\n{'stage':<10}{'seconds':>9}{'budget':>9}")

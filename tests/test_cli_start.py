@@ -88,6 +88,7 @@ def test_python_dash_m_is_the_same_command():
             "hello", "--bind", "192.0.2.1:0",
         ]),
         (1, "fd://77 is not open", ["hello", "--bind", "fd://77"]),
+        (1, "access-log /nonexistent/a cannot be opened", ["hello", "--access-log", "/nonexistent/a"]),
     ],
 )
 def test_one_sentence_and_the_right_code(code, sentence, words, tmp_path):

@@ -142,7 +142,7 @@ fn prepare<'py>(
     };
     become_user(py, site.identity)
         .map_err(|error| failed("the worker cannot change its user", &error))?;
-    enter(py, config).map_err(|error| failed("the application's directory", &error))?;
+    enter(py, config).map_err(|error| failed("--app-dir or --env-file", &error))?;
     let loaded = load(py, config, voice)?;
     // From here on there are threads in this process, and it does not fork any more.
     log::start_writer(config.log.overflow).map_err(|error| failed("the log", &error))?;
@@ -156,7 +156,7 @@ fn prepare<'py>(
         );
     }
     let access_log = AccessLog::open(&config.log)
-        .map_err(|error| failed("access-log cannot be opened", &error))?
+        .map_err(|error| failed(&format!("{} cannot be opened", config.log.access), &error))?
         .map(Arc::new);
     serve(py, config, loaded, listeners, machine, access_log)
         .map_err(|error| failed("the worker cannot start", &error))
@@ -230,7 +230,7 @@ fn serve<'py>(
 ) -> PyResult<Serving<'py>> {
     let options = WsgiOptions {
         multithread: config.thread_count > 1,
-        multiprocess: config.worker_count > 1 && !config.single_process,
+        multiprocess: config.worker_count > 1,
         server_name: config.server_name.clone(),
         root_path: config.root_path.clone(),
         listeners: listeners.iter().map(environ_of).collect::<std::io::Result<_>>()?,

@@ -59,6 +59,16 @@ pub enum AccessTarget {
     File(PathBuf),
 }
 
+impl std::fmt::Display for AccessTarget {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Off => formatter.write_str("access-log off"),
+            Self::Stdout => formatter.write_str("access-log on stdout"),
+            Self::File(path) => write!(formatter, "access-log {}", path.display()),
+        }
+    }
+}
+
 /// What happens to lines that nobody reads.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum LogOverflow {
@@ -109,7 +119,7 @@ pub struct Config {
     pub backlog: u32,
     /// Permissions of unix sockets.
     pub uds_mode: u32,
-    /// Processes.
+    /// Processes; 1 with `single_process`.
     pub worker_count: usize,
     /// Application threads of each worker.
     pub thread_count: usize,
@@ -180,6 +190,8 @@ impl Config {
                 typed.origin("wsgi")
             )));
         }
+        let single_process = reader.read("single-process", &raw.single_process, value::boolean)?;
+        let worker_count = reader.workers(&raw.workers)?;
         let grace = reader.named("grace", &raw.grace, value::seconds)?;
         Ok(Self {
             app,
@@ -189,10 +201,10 @@ impl Config {
             binds: reader.binds(&raw.bind)?,
             backlog: reader.number("backlog", &raw.backlog)?,
             uds_mode: reader.read("uds-mode", &raw.uds_mode, value::mode)?,
-            worker_count: reader.workers(&raw.workers)?,
+            worker_count: if single_process { 1 } else { worker_count },
             thread_count: reader.threads(&raw.threads, interpreter)?,
             io: reader.read("io", &raw.io, |text| value::choice(&IO_WORDS, text))?,
-            single_process: reader.read("single-process", &raw.single_process, value::boolean)?,
+            single_process,
             queue_requests_max: reader.number("queue", &raw.queue)?,
             connections_max: reader.number("max-connections", &raw.max_connections)?,
             connections_max_is_asked_for: typed.origin("max-connections") != Origin::Default,

@@ -152,8 +152,8 @@ fn verbs_come_first_and_help_and_version_are_printed() {
 
 #[test]
 fn flags_without_a_value_do_not_eat_the_application() {
-    let config = config(&["--single-process", "--wsgi", "a"]).unwrap();
-    assert!(config.single_process);
+    let config = config(&["--single-process", "--workers", "4", "--wsgi", "a"]).unwrap();
+    assert_eq!((config.single_process, config.worker_count), (true, 1));
     assert_eq!(config.app.map(|app| app.module), Some("a".to_owned()));
 }
 
