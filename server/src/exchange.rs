@@ -182,6 +182,8 @@ pub enum Output {
     Abort,
     /// From the spool's writer: the body's file has this many more bytes, or cannot have them.
     Spooled(io::Result<u64>),
+    /// From the same thread: the slice of a file that is being sent is in the page cache.
+    Warmed,
 }
 
 impl Output {
@@ -191,7 +193,7 @@ impl Output {
         match self {
             Self::Data { head, body, .. } => head.len() + body.len(),
             Self::File { head, .. } => head.len(),
-            Self::Abort | Self::Spooled(_) => 0,
+            Self::Abort | Self::Spooled(_) | Self::Warmed => 0,
         }
     }
 }

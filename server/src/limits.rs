@@ -81,3 +81,7 @@ pub const METHOD_BYTES_MAX: usize = 32;
 /// Empty lines skipped before a request line. **Unit**: lines. **Why**: RFC 9112 §2.2 asks for one,
 /// which old clients send after a body.
 pub const LEADING_EMPTY_LINES_MAX: usize = 4;
+
+/// Bytes that are collected of a body before they are written. **Unit**: bytes. **Why**: a system call
+/// and a wake for each of a client's own chunks would cost more than the bytes.
+pub const SPOOL_PIECE_BYTES: usize = 64 * 1024;

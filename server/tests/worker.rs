@@ -1,4 +1,8 @@
 //! A whole worker without Python: reactor, lane and a thread that answers, driven over real sockets.
+#![expect(
+    clippy::disallowed_methods,
+    reason = "a test from outside has a clock and a patience of its own"
+)]
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -249,4 +253,73 @@ fn deadlines_are_separate_and_each_answers_in_its_way() {
         let idle = read_to_end(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n");
         assert!(idle.starts_with("HTTP/1.1 200 ") && idle.ends_with("/"), "{io:?}: {idle}");
     });
+}
+
+/// An empty line between requests is skipped (RFC 9112 §2.2) and is no reason to wait for ever.
+#[test]
+fn an_empty_line_after_a_request_does_not_take_the_keep_alive_deadline_away() {
+    on_both(|io| {
+        let worker = Worker::start(io, hello, |settings| {
+            settings.keep_alive = Duration::from_millis(300);
+            settings.header_timeout = Duration::from_millis(300);
+        });
+        let mut stream = worker.connect();
+        stream.write_all(b"GET /a HTTP/1.1\r\nHost: a\r\n\r\n\r\n").expect("sent");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).expect("closed by the server");
+        assert!(answer.ends_with("/a"), "{io:?}: {answer}");
+    });
+}
+
+/// RULES 25: what the kernel has accepted is answered, also by a worker that is full.
+#[test]
+fn a_drain_of_a_full_worker_answers_what_is_in_the_listen_queue() {
+    on_both(|io| {
+        let worker = Worker::start(io, hello, |settings| settings.connections_max = 1);
+        let mut first = worker.connect();
+        first.write_all(b"GET /first HTTP/1.1\r\nHost: a\r\n\r\n").expect("sent");
+        let mut start = [0; 12];
+        first.read_exact(&mut start).expect("answered");
+        let mut queued = worker.connect();
+        queued.write_all(b"GET /queued HTTP/1.1\r\nHost: a\r\n\r\n").expect("sent");
+        worker.running.reactor.drain();
+        let mut answer = String::new();
+        queued.read_to_string(&mut answer).expect("not reset");
+        assert!(answer.ends_with("/queued"), "{io:?}: {answer}");
+    });
+}
+
+/// The reactor sleeps to the moment of its next deadline and handles it then: no spin in between.
+#[test]
+fn deadlines_cost_no_spinning() {
+    on_both(|io| {
+        let worker = Worker::start(io, hello, |settings| {
+            settings.header_timeout = Duration::from_millis(1_500);
+        });
+        let begun = std::time::Instant::now();
+        let mut streams = Vec::new();
+        let before = reactor_ticks();
+        while begun.elapsed() < Duration::from_millis(2_500) {
+            if streams.len() < 40 {
+                streams.push(worker.connect());
+            }
+            std::thread::sleep(Duration::from_millis(37));
+        }
+        let ticks = reactor_ticks() - before;
+        // 250 clock ticks of 10 ms went by; a reactor that spins to its deadlines takes half of them.
+        assert!(ticks < 50, "{io:?}: {ticks} of 250 ticks on the processor");
+    });
+}
+
+/// CPU time of this process's reactor threads. **Unit**: clock ticks.
+fn reactor_ticks() -> u64 {
+    let tasks = std::fs::read_dir("/proc/self/task").expect("Linux").flatten();
+    let stats = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("stat")).ok());
+    let of_reactors = stats.filter(|stat| stat.contains("(hoopsnake-react)"));
+    let ticks = |stat: String| -> u64 {
+        let fields: Vec<_> =
+            stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
+        [11, 12].iter().filter_map(|index| fields.get(*index)?.parse::<u64>().ok()).sum()
+    };
+    of_reactors.map(ticks).sum()
 }

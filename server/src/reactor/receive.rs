@@ -9,14 +9,11 @@ use super::run::{Reactor, request_line};
 use super::session::{Answer, Collected, Incoming, Sending, State, Watch};
 use super::token::Token;
 use crate::exchange::{Body, End, Exchange, Job, Output};
-use crate::http::encode::{ResponseContext, push_own_response};
+use crate::http::encode::{CONTINUE, ResponseContext, push_own_response};
 use crate::http::{Input, RequestFraming, RequestHead, Version, Violation};
 use crate::limits;
-use crate::spool::Refused;
+use crate::spool::{Refused, Spool, Upload};
 use crate::sync::Arc;
-
-/// **Source**: RFC 9110 §15.2.1.
-const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 
 impl<I: Io> Reactor<I> {
     pub(super) fn on_data(&mut self, token: Token, chunk: Chunk) {
@@ -30,7 +27,7 @@ impl<I: Io> Reactor<I> {
             State::Head | State::Body(_) | State::Answering(_) => {}
         }
         session.input.extend_from_slice(self.io.chunk(chunk));
-        if let State::Answering(_) = session.state {
+        if session.has_complete_request() {
             if session.input.len() >= limits::PIPELINED_BYTES_MAX && !session.paused {
                 session.paused = true;
                 self.io.stop_recv(token);
@@ -57,9 +54,11 @@ impl<I: Io> Reactor<I> {
     pub(super) fn advance(&mut self, token: Token) {
         loop {
             let Some(session) = self.slots.of(token) else { return };
-            match session.state {
-                State::Head | State::Body(_) => {}
-                State::Answering(_) | State::Lingering(_) | State::Closing => return,
+            match &session.state {
+                State::Head | State::Body(Incoming { complete: false, .. }) => {}
+                State::Body(_) | State::Answering(_) | State::Lingering(_) | State::Closing => {
+                    return;
+                }
             }
             match session.http.receive(&mut session.input) {
                 Ok(Some(Input::Head(head))) => self.begin_request(token, head),
@@ -78,12 +77,18 @@ impl<I: Io> Reactor<I> {
             return self.close(token);
         }
         match session.state {
+            // Paused by ourselves: the clock does not run against the client.
+            State::Body(_) if session.paused => {}
             State::Body(_) => self.watch(token, Watch::Body),
             State::Head if session.input.is_empty() => {
                 // Between requests the next head's buffer is made when its first byte comes.
                 session.input = BytesMut::new();
+                let unwatched = session.watch == Watch::Nothing;
                 if self.idle_is_over() {
                     self.close(token);
+                } else if unwatched {
+                    // Only an empty line was left of the input.
+                    self.watch(token, Watch::Idle);
                 }
             }
             // The deadline of a head counts from its first byte and is not moved by the others.
@@ -168,19 +173,10 @@ impl<I: Io> Reactor<I> {
                 return;
             }
             (Collected::Spooling(mut upload), _) => {
-                let written = self.spool.write(&mut upload, bytes);
-                written.map(|()| upload)
+                self.spool.write(&mut upload, &bytes).map(|()| upload)
             }
             (collected, false) => {
-                let mut upload = self.spool.begin(Arc::clone(&incoming.exchange));
-                let first = match collected {
-                    Collected::Whole(bytes) => bytes,
-                    Collected::Memory(memory) => memory.freeze(),
-                    Collected::Nothing | Collected::Spooling(_) => Bytes::new(),
-                };
-                let first =
-                    if first.is_empty() { Ok(()) } else { self.spool.write(&mut upload, first) };
-                first.and_then(|()| self.spool.write(&mut upload, bytes)).map(|()| upload)
+                begin_spooling(&self.spool, &incoming.exchange, collected, &bytes)
             }
         };
         match spooled {
@@ -208,8 +204,8 @@ impl<I: Io> Reactor<I> {
                 );
                 self.answer_own(token, 507, "the server has no room for this request body", false);
             }
-            Refused::Writer => {
-                tracing::error!("bug: the spool's writer is gone; large request bodies get 500");
+            Refused::Thread => {
+                tracing::error!("bug: the files' thread is gone; large request bodies get 500");
                 self.answer_own(token, 500, "the request body could not be stored", false);
             }
         }
@@ -229,10 +225,13 @@ impl<I: Io> Reactor<I> {
                     if unwritten == 0 {
                         self.complete_body(token);
                     }
-                } else if unwritten < limits::SPOOL_UNWRITTEN_BYTES_MAX / 2
-                    && self.spool.unwritten() < limits::SPOOL_UNWRITTEN_TOTAL_BYTES_MAX
-                {
-                    self.resume(token);
+                } else if unwritten < limits::SPOOL_UNWRITTEN_BYTES_MAX / 2 {
+                    if self.spool.unwritten() < limits::SPOOL_UNWRITTEN_TOTAL_BYTES_MAX {
+                        self.resume(token);
+                    } else if unwritten == 0 {
+                        // No further answer of the writer will come for it.
+                        self.spool_waiters.push(token);
+                    }
                 }
             }
             Err(error) => {
@@ -271,10 +270,13 @@ impl<I: Io> Reactor<I> {
         let Some(session) = self.slots.of(token) else { return };
         let State::Body(incoming) = &mut session.state else { return };
         incoming.complete = true;
-        if let Collected::Spooling(upload) = &incoming.collected
-            && upload.unwritten() > 0
-        {
-            return self.watch(token, Watch::Nothing);
+        if let Collected::Spooling(upload) = &mut incoming.collected {
+            if let Err(refused) = self.spool.flush(upload) {
+                return self.spool_refused(token, refused);
+            }
+            if upload.unwritten() > 0 {
+                return self.watch(token, Watch::Nothing);
+            }
         }
         let State::Body(incoming) = std::mem::replace(&mut session.state, State::Head) else {
             return;
@@ -304,7 +306,10 @@ impl<I: Io> Reactor<I> {
         }
         match self.lane.submit(Job::Request { exchange, body }) {
             Ok(()) => self.submitted = true,
-            Err(_) => {
+            Err(job) => {
+                if let Job::Request { body: Body::Spooled { file, .. }, .. } = job {
+                    self.spool.release(file);
+                }
                 self.shed_count += 1;
                 self.answer_own(token, 503, "the server is busy", true);
             }
@@ -313,7 +318,7 @@ impl<I: Io> Reactor<I> {
 
     /// Answers a peer that broke a rule; the connection ends.
     pub(super) fn refuse(&mut self, token: Token, violation: Violation) {
-        tracing::debug!(%violation, "request refused");
+        self.refusals.note(violation);
         self.answer_own(token, violation.status(), &violation.detail(), false);
     }
 
@@ -409,4 +414,21 @@ impl<I: Io> Reactor<I> {
     ) -> std_io::Result<super::io::Sending> {
         self.io.send(token, Outgoing { head, body, more })
     }
+}
+
+/// More than memory takes: what was collected and what came now go to the spool.
+fn begin_spooling(
+    spool: &Spool,
+    exchange: &Arc<Exchange>,
+    collected: Collected,
+    bytes: &[u8],
+) -> Result<Upload, Refused> {
+    let mut upload = spool.begin(Arc::clone(exchange)).ok_or(Refused::Thread)?;
+    match collected {
+        Collected::Whole(first) => spool.write(&mut upload, &first)?,
+        Collected::Memory(first) => spool.write(&mut upload, &first)?,
+        Collected::Nothing | Collected::Spooling(_) => {}
+    }
+    spool.write(&mut upload, bytes)?;
+    Ok(upload)
 }

@@ -8,7 +8,7 @@ use super::Settings;
 use super::command::{Command, Commands};
 use super::io::{Event, Io, ListenerIndex, Peer};
 use super::session::{Session, Slots, State, Watch};
-use super::timers::{TICK, Wheel};
+use super::timers::Wheel;
 use super::token::Token;
 use crate::clock;
 use crate::exchange::{Completions, Job, SyncLane};
@@ -65,6 +65,8 @@ pub(crate) struct Reactor<I: Io> {
     pub(super) spool_waiters: Vec<Token>,
     /// Requests answered 503 since it was last said.
     pub(super) shed_count: u64,
+    /// Requests refused for a broken rule since it was last said.
+    pub(super) refusals: Refusals,
     /// Ring entries and events of connections that were gone.
     pub(super) late_count: u64,
     age: AgeWatch,
@@ -73,7 +75,6 @@ pub(crate) struct Reactor<I: Io> {
     commands: Arc<Commands>,
     /// Objects that only the application's threads may drop.
     garbage: Arc<AtomicUsize>,
-    next_tick: Instant,
     due: Vec<(Token, u64)>,
     accepted: bool,
 }
@@ -106,13 +107,13 @@ impl<I: Io> Reactor<I> {
             ready: Vec::new(),
             spool_waiters: Vec::new(),
             shed_count: 0,
+            refusals: Refusals::default(),
             late_count: 0,
             age: AgeWatch::new(limits::WAKE_AGE),
             listeners: vec![Listening::Full; parts.listener_count],
             phase: Phase::Running,
             commands: parts.commands,
             garbage: parts.garbage,
-            next_tick: now + TICK,
             due: Vec::new(),
             accepted: false,
         }
@@ -159,8 +160,8 @@ impl<I: Io> Reactor<I> {
         if self.age.judge(self.now, waiting, pops) {
             self.lane.wake_one();
         }
-        if self.now >= self.next_tick {
-            self.next_tick = self.now + TICK;
+        // The wheel's own ticks and no other clock: `sleep_time` ends at one of them.
+        if self.wheel.is_behind(self.now) {
             self.tick();
         }
     }
@@ -198,6 +199,7 @@ impl<I: Io> Reactor<I> {
         self.io.end_pass();
         if let Phase::Emptying { idle_until } = self.phase
             && !self.accepted
+            && (self.now >= idle_until || !self.is_accepting_paused())
         {
             self.phase = Phase::Draining { idle_until };
             self.close_listeners();
@@ -241,7 +243,9 @@ impl<I: Io> Reactor<I> {
     // Listeners.
 
     fn arm_listeners(&mut self) {
-        let full = self.slots.len() >= self.settings.connections_max;
+        // What the kernel has accepted when a drain begins is answered, also by a full worker.
+        let emptying = matches!(self.phase, Phase::Emptying { .. });
+        let full = self.slots.len() >= self.settings.connections_max && !emptying;
         for index in 0..self.listeners.len() {
             let arm = match self.listeners[index] {
                 Listening::Full => !full,
@@ -253,6 +257,10 @@ impl<I: Io> Reactor<I> {
                 self.io.arm_accept(ListenerIndex(index));
             }
         }
+    }
+
+    fn is_accepting_paused(&self) -> bool {
+        self.listeners.iter().any(|listening| matches!(listening, Listening::Paused(_)))
     }
 
     fn on_accepted(&mut self, listener: ListenerIndex, socket: I::Socket, peer: Peer) {
@@ -272,18 +280,19 @@ impl<I: Io> Reactor<I> {
         if *listening == Listening::Closed {
             return;
         }
-        let exhausted = [libc::EMFILE, libc::ENFILE, libc::ENOBUFS, libc::ENOMEM].map(Some);
-        if exhausted.contains(&error.raw_os_error()) {
+        // That one client has gone, or the accept was taken back; anything else may stay for long.
+        let passing =
+            [libc::ECONNABORTED, libc::EPROTO, libc::ECANCELED, libc::EINTR, libc::EAGAIN];
+        if passing.map(Some).contains(&error.raw_os_error()) {
+            *listening = Listening::Full;
+        } else {
             tracing::warn!(
                 %error,
                 connections = self.slots.len(),
-                "accept failed; accepting pauses for 100 ms. Raise the open-files limit (ulimit -n, \
-                 LimitNOFILE=) or lower --max-connections"
+                "accept failed; accepting pauses for 100 ms. If descriptors ran out, raise the \
+                 open-files limit (ulimit -n, LimitNOFILE=) or lower --max-connections"
             );
             *listening = Listening::Paused(self.now + limits::ACCEPT_PAUSE);
-        } else {
-            // ECONNABORTED, EPROTO: that one client has gone.
-            *listening = Listening::Full;
         }
     }
 
@@ -317,7 +326,7 @@ impl<I: Io> Reactor<I> {
             Phase::Emptying { .. } => false,
             Phase::Draining { idle_until } => {
                 if self.now >= idle_until {
-                    for token in self.slots.tokens(Session::is_idle) {
+                    for token in self.slots.tokens(Session::is_done) {
                         self.close(token);
                     }
                 }
@@ -374,6 +383,7 @@ impl<I: Io> Reactor<I> {
         {
             self.submitted = true;
         }
+        self.refusals.say();
         if self.shed_count > 0 {
             tracing::warn!(
                 requests = self.shed_count,
@@ -406,6 +416,27 @@ impl<I: Io> Reactor<I> {
             deadline = deadline.min(end);
         }
         self.wheel.set(token, &mut session.timer, deadline);
+    }
+}
+
+/// Peers that broke a rule, said at most once a tick however many they are.
+#[derive(Debug, Default)]
+pub(super) struct Refusals {
+    count: u64,
+    last: Option<http::Violation>,
+}
+
+impl Refusals {
+    pub(super) fn note(&mut self, violation: http::Violation) {
+        self.count += 1;
+        self.last = Some(violation);
+    }
+
+    fn say(&mut self) {
+        if let Some(last) = self.last.take() {
+            tracing::info!(requests = self.count, %last, "requests refused");
+            self.count = 0;
+        }
     }
 }
 

@@ -11,6 +11,7 @@ use super::timers::Timer;
 use super::token::Token;
 use crate::exchange::{Body, End, Exchange, Output};
 use crate::http;
+use crate::limits;
 use crate::spool::Upload;
 use crate::sync::Arc;
 
@@ -94,8 +95,10 @@ pub(crate) enum Sending {
     Idle,
     /// The `Io` has it and will say `Sent`.
     InFlight(Piece),
-    /// A file's bytes follow when the `Io` says `Writable`, or at once.
+    /// A file's bytes follow when the `Io` says `Writable`.
     File(FilePiece),
+    /// The next slice is not in the page cache and is being read by the files' thread.
+    ColdFile(FilePiece),
 }
 
 /// What one output was worth, to be settled when the kernel has all of it.
@@ -114,11 +117,18 @@ pub(crate) struct Piece {
 /// A part of a file that is being sent.
 #[derive(Debug)]
 pub(crate) struct FilePiece {
-    pub(crate) file: File,
+    pub(crate) file: Arc<File>,
     pub(crate) offset: u64,
     /// Bytes still to send.
     pub(crate) remaining: u64,
     pub(crate) end: Option<End>,
+}
+
+impl FilePiece {
+    /// Bytes of the next slice.
+    pub(crate) fn next_count(&self) -> usize {
+        self.remaining.min(limits::SEND_FILE_BYTES_MAX as u64) as usize
+    }
 }
 
 /// Why the connection is watched by the clock.
@@ -194,9 +204,23 @@ impl Session {
         }
     }
 
-    /// Whether it is between requests with nothing received of the next.
-    pub(crate) fn is_idle(&self) -> bool {
-        matches!(self.state, State::Head) && self.input.is_empty()
+    /// Whether nothing is owed to the peer: between requests with nothing received of the next, or
+    /// only kept for it to read its last answer.
+    pub(crate) fn is_done(&self) -> bool {
+        match self.state {
+            State::Head => self.input.is_empty(),
+            State::Lingering(_) => true,
+            State::Body(_) | State::Answering(_) | State::Closing => false,
+        }
+    }
+
+    /// Whether a complete request is being dealt with: what comes in meanwhile is the next one's.
+    pub(crate) fn has_complete_request(&self) -> bool {
+        match &self.state {
+            State::Body(incoming) => incoming.complete,
+            State::Answering(_) => true,
+            State::Head | State::Lingering(_) | State::Closing => false,
+        }
     }
 }
 
@@ -268,7 +292,6 @@ impl Slots {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::limits;
 
     fn session() -> Session {
         let limits = http::connection::HttpLimits {

@@ -73,6 +73,12 @@ impl Wheel {
         (elapsed.div_ceil(TICK.as_nanos()) as u64).max(self.tick + 1)
     }
 
+    /// Whether a tick has begun that was not handled.
+    pub(crate) fn is_behind(&self, now: Instant) -> bool {
+        let elapsed = now.saturating_duration_since(self.start).as_nanos();
+        (elapsed / TICK.as_nanos()) as u64 > self.tick
+    }
+
     /// When to look next; `None` without entries.
     pub(crate) fn next_look(&self) -> Option<Instant> {
         (self.entry_count > 0)

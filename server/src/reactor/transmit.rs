@@ -12,6 +12,8 @@ use super::token::Token;
 use crate::access::AccessEntry;
 use crate::exchange::{End, Output};
 use crate::limits;
+use crate::sync::Arc;
+use crate::sys::file::is_cached;
 
 impl<I: Io> Reactor<I> {
     /// A ring entry says that a slot has output.
@@ -22,6 +24,16 @@ impl<I: Io> Reactor<I> {
         };
         let Some(exchange) = session.exchange().cloned() else { return };
         exchange.take_outputs(&mut session.outputs);
+        // Not in its turn: what the application pushed behind the file waits for it.
+        let warmed = session.outputs.iter().position(|output| matches!(output, Output::Warmed));
+        if let Some(index) = warmed {
+            session.outputs.remove(index);
+            exchange.refund(0, 1);
+            if let Sending::ColdFile(file) = std::mem::take(&mut session.sending) {
+                self.send_slice(token, file);
+            }
+            return self.pump(token);
+        }
         if let State::Body(_) = session.state {
             while let Some(output) = self.slots.of(token).and_then(|session| {
                 let spooled = matches!(session.outputs.front(), Some(Output::Spooled(_)));
@@ -52,12 +64,13 @@ impl<I: Io> Reactor<I> {
             match output {
                 Output::Data { head, body, end } => self.send_data(token, head, body, end),
                 Output::File { head, file, offset, length, end } => {
+                    let file = Arc::new(file);
                     let piece = FilePiece { file, offset, remaining: length, end };
                     self.send_file(token, head, piece);
                 }
                 Output::Abort => self.abort(token),
                 // The body was complete or given up before the answer: nothing to settle.
-                Output::Spooled(_) => {}
+                Output::Spooled(_) | Output::Warmed => {}
             }
         }
     }
@@ -178,15 +191,31 @@ impl<I: Io> Reactor<I> {
     }
 
     /// Sends one slice and asks to be called again, so that others get their turn.
-    fn continue_file(&mut self, token: Token, mut file: FilePiece) {
+    fn continue_file(&mut self, token: Token, file: FilePiece) {
+        let count = file.next_count();
+        if count > 0 && !is_cached(&file.file, file.offset, count) {
+            // `sendfile` would wait for the disk, and everybody with it (URING §6.11).
+            let Some(session) = self.slots.of(token) else { return };
+            if let State::Answering(Answer::Of(exchange)) = &session.state {
+                let (exchange, shared) = (Arc::clone(exchange), Arc::clone(&file.file));
+                self.spool.warm(shared, file.offset, count, exchange);
+                session.sending = Sending::ColdFile(file);
+                return self.watch(token, Watch::Nothing);
+            }
+        }
+        self.send_slice(token, file);
+    }
+
+    fn send_slice(&mut self, token: Token, mut file: FilePiece) {
         if file.remaining > 0 {
-            let count = file.remaining.min(limits::SEND_FILE_BYTES_MAX as u64) as usize;
+            let count = file.next_count();
             match self.io.send_file(token, file.file.as_fd(), file.offset, count) {
                 Ok(0) => {
                     tracing::error!(
                         missing_bytes = file.remaining,
                         "a file ended before the length its response promised: response aborted"
                     );
+                    self.spool.release(file.file);
                     return self.abort(token);
                 }
                 Ok(taken) => {
@@ -194,12 +223,16 @@ impl<I: Io> Reactor<I> {
                     file.remaining = file.remaining.saturating_sub(taken as u64);
                 }
                 Err(error) if error.kind() == std_io::ErrorKind::WouldBlock => {}
-                Err(error) => return self.sending_failed(token, &error),
+                Err(error) => {
+                    self.spool.release(file.file);
+                    return self.sending_failed(token, &error);
+                }
             }
         }
         let acknowledged = self.io.acknowledged(token);
         let Some(session) = self.slots.of(token) else { return };
         if file.remaining == 0 {
+            self.spool.release(file.file);
             let piece = Piece { credit_bytes: 0, pieces: 1, end: file.end, before_file: false };
             return self.settle(token, piece);
         }
@@ -306,11 +339,27 @@ impl<I: Io> Reactor<I> {
         if let Some(exchange) = session.exchange() {
             exchange.set_gone();
         }
+        let mut outputs = std::mem::take(&mut session.outputs);
+        if let Some(exchange) = session.exchange() {
+            exchange.take_outputs(&mut outputs);
+        }
+        let mut files = Vec::new();
+        files.extend(session.file_after.take().map(|piece| piece.file));
+        if let Sending::File(piece) | Sending::ColdFile(piece) =
+            std::mem::take(&mut session.sending)
+        {
+            files.push(piece.file);
+        }
         session.state = State::Closing;
-        session.outputs.clear();
-        session.sending = Sending::Idle;
-        session.file_after = None;
         session.input = BytesMut::new();
+        for output in outputs {
+            if let Output::File { file, .. } = output {
+                files.push(Arc::new(file));
+            }
+        }
+        for file in files {
+            self.spool.release(file);
+        }
         self.watch(token, Watch::Nothing);
         true
     }

@@ -21,6 +21,7 @@
 mod accept;
 pub(crate) mod buf_ring;
 pub mod epoll;
+pub(crate) mod file;
 #[cfg(not(loom))]
 pub mod futex;
 pub mod probe;
