@@ -160,7 +160,7 @@ def environment(python: Python) -> Path:
 def pytest(bin_dir: Path, *words: object, name: str) -> None:
     """Runs pytest, keeps its closing line for the end, and fails as it fails."""
     # A file's tests share servers, and most of them wait more than they compute.
-    parallel = ["-n", "4", "--dist", "loadfile"]
+    parallel = ["-n", "4", "--dist", "loadfile", *(["--long"] if EVERYTHING else [])]
     command = [str(bin_dir / "python"), "-m", "pytest", *parallel, *map(str, words)]
     print("$ " + " ".join(command), flush=True)
     last = ""
@@ -213,14 +213,14 @@ def suites() -> None:
 # In the order they run. **Unit**: seconds, on two cores, nothing built before.
 STAGES: dict[str, tuple[int, Callable[[], None]]] = {
     "fmt": (5, fmt),
-    "deny": (20, deny),
+    "deny": (30, deny),
     "clippy": (120, clippy),
-    "unit": (180, unit),
-    "model": (120, model),
-    "wheel": (240, wheel),
-    "others": (105, others),
-    "epoll": (205, epoll),
-    "suite": (205, suite),
+    "unit": (150, unit),
+    "model": (150, model),
+    "wheel": (360, wheel),
+    "others": (115, others),
+    "epoll": (130, epoll),
+    "suite": (140, suite),
 }
 EVERYTHING = False
 

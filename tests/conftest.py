@@ -24,6 +24,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=None,
         help="run every server of the suite on this kernel interface",
     )
+    parser.addoption("--long", action="store_true", help="full numbers where a test scales")
 
 
 def pytest_report_header(config: pytest.Config) -> str:
