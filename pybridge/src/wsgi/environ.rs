@@ -12,7 +12,7 @@
 //!
 //! `RAW_URI` and `REQUEST_URI` are the target as it was sent, always.
 
-use std::net::SocketAddr;
+use std::net::IpAddr;
 
 use hoopsnake_server::exchange::Exchange;
 use hoopsnake_server::http::{RequestFraming, Version};
@@ -31,8 +31,9 @@ use crate::{capi, convert};
 /// 64 and a copy takes some twenty header fields before it must grow.
 const TEMPLATE_ENTRY_COUNT: usize = 22;
 
-/// Addresses remembered per thread. A power of two.
-const PEER_COUNT: usize = 128;
+/// Hosts whose text is remembered per thread. **Why**: behind a balancer there are few, and a port
+/// is quicker made than found.
+const HOST_COUNT: usize = 64;
 
 /// Makes environs; owned by one thread.
 #[derive(Debug)]
@@ -40,16 +41,15 @@ pub(super) struct EnvironFactory {
     /// By `ListenerIndex`.
     templates: Box<[Py<PyDict>]>,
     fields: FieldTable,
-    peers: Box<[Option<PeerNames>]>,
+    hosts: Box<[Option<HostName>]>,
     /// `SCRIPT_NAME` as bytes.
     root_path: Vec<u8>,
 }
 
 #[derive(Debug)]
-struct PeerNames {
-    address: SocketAddr,
-    host: Py<PyString>,
-    port: Py<PyString>,
+struct HostName {
+    ip: IpAddr,
+    text: Py<PyString>,
 }
 
 impl EnvironFactory {
@@ -64,7 +64,7 @@ impl EnvironFactory {
         Ok(Self {
             templates: options.listeners.iter().map(template).collect::<PyResult<_>>()?,
             fields: FieldTable::new(),
-            peers: std::iter::repeat_with(|| None).take(PEER_COUNT).collect(),
+            hosts: std::iter::repeat_with(|| None).take(HOST_COUNT).collect(),
             root_path: options.root_path.as_bytes().to_vec(),
         })
     }
@@ -136,26 +136,31 @@ impl EnvironFactory {
     fn set_peer(&mut self, environ: &Bound<'_, PyDict>, peer: Peer) -> PyResult<()> {
         let Peer::Inet(address) = peer else { return Ok(()) };
         let py = environ.py();
-        let place = &mut self.peers[usize::from(address.port()) % PEER_COUNT];
-        let names = match place {
-            Some(known) if known.address == address => known,
-            Some(_) | None => place.insert(PeerNames::of(py, address)?),
+        let ip = address.ip();
+        let place = &mut self.hosts[place_of(ip)];
+        let host = match place {
+            Some(known) if known.ip == ip => known,
+            Some(_) | None => {
+                // A listener on `::` sees IPv4 peers as `::ffff:a.b.c.d`; applications compare with
+                // `a.b.c.d`.
+                let text = ip.to_canonical().to_string();
+                let text = capi::latin1_string(py, text.as_bytes())?.unbind();
+                place.insert(HostName { ip, text })
+            }
         };
-        environ.set_item(intern!(py, "REMOTE_ADDR"), &names.host)?;
-        environ.set_item(intern!(py, "REMOTE_PORT"), &names.port)
+        environ.set_item(intern!(py, "REMOTE_ADDR"), &host.text)?;
+        let port = convert::decimal(py, u64::from(address.port()))?;
+        environ.set_item(intern!(py, "REMOTE_PORT"), port)
     }
 }
 
-impl PeerNames {
-    fn of(py: Python<'_>, address: SocketAddr) -> PyResult<Self> {
-        // A listener on `::` sees IPv4 peers as `::ffff:a.b.c.d`; applications compare with `a.b.c.d`.
-        let host = address.ip().to_canonical().to_string();
-        Ok(Self {
-            address,
-            host: capi::latin1_string(py, host.as_bytes())?.unbind(),
-            port: convert::decimal(py, u64::from(address.port()))?.unbind(),
-        })
-    }
+/// Neighbours in a network differ in their last bytes.
+fn place_of(ip: IpAddr) -> usize {
+    let last = match ip {
+        IpAddr::V4(ip) => ip.octets()[3],
+        IpAddr::V6(ip) => ip.octets()[15],
+    };
+    usize::from(last) % HOST_COUNT
 }
 
 /// What is left of `path` below the root, at a segment's end; `None` if it is not below it, which is

@@ -13,7 +13,7 @@ use crate::sync::{
 };
 
 /// Completions a thread may hold back from a sleeping reactor while more jobs wait behind them.
-const DEFERRED_WAKES_MAX: u32 = 16;
+const DEFERRED_WAKES_MAX: usize = 64;
 
 const RUNNING: u32 = 0;
 const PARKED: u32 = 1;
@@ -202,7 +202,7 @@ impl<J> Lane<J> {
         let Padded(thread) = &self.threads[index.0];
         let deferred = thread.deferred.load(Ordering::Relaxed) + 1;
         thread.deferred.store(deferred, Ordering::Relaxed);
-        if deferred >= DEFERRED_WAKES_MAX as usize || self.jobs.is_empty() {
+        if deferred >= DEFERRED_WAKES_MAX || self.jobs.is_empty() {
             self.flush(thread);
         }
     }

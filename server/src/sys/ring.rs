@@ -84,6 +84,14 @@ pub struct RingCounters {
     pub stray_count: u64,
 }
 
+/// A wait that brings so many completions was probably cut short: a `DEFER_TASKRUN` ring runs about
+/// twenty items of deferred work a wait (URING §2.2).
+const HARVEST_FULL: usize = 16;
+
+/// Further looks after such a wait. **Why**: a pass of some 250 events wakes the pool once for all of
+/// them, and others still get their turn.
+const HARVESTS_MAX: usize = 12;
+
 /// `Io` on an `io_uring`. It stays on the thread that made it: the kernel refuses any other.
 ///
 /// ```compile_fail,E0277
@@ -273,7 +281,15 @@ impl Ring {
         }
         let mut completions = std::mem::take(&mut self.completions);
         let limit = EVENTS_PER_PASS_MAX.saturating_sub(self.events.len());
-        self.uring.reap(&mut completions, limit);
+        let mut taken = self.uring.reap(&mut completions, limit);
+        for _ in 0..HARVESTS_MAX {
+            if taken < HARVEST_FULL {
+                break;
+            }
+            self.uring.enter(false, None)?;
+            let room = limit.saturating_sub(completions.len());
+            taken = self.uring.reap(&mut completions, room);
+        }
         for completion in &completions {
             self.dispatch(completion);
         }

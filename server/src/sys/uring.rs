@@ -295,12 +295,14 @@ impl Uring {
     }
 
     /// Takes up to `limit` completions. The queue's head is published before this returns: an enter
-    /// before that would find "events pending" and not wait.
+    /// before that would find "events pending" and not wait. Returns how many were taken.
     #[inline]
-    pub(crate) fn reap(&mut self, into: &mut Vec<cqueue::Entry>, limit: usize) {
+    pub(crate) fn reap(&mut self, into: &mut Vec<cqueue::Entry>, limit: usize) -> usize {
+        let before = into.len();
         let mut queue = self.ring.completion();
         into.extend(queue.by_ref().take(limit));
         self.has_more = !queue.is_empty();
+        into.len() - before
     }
 
     /// Completions that the kernel had to throw away. Must stay zero (NODROP).
