@@ -5,6 +5,7 @@
 
 pub mod access;
 pub mod access_log;
+pub mod arena;
 pub mod clock;
 pub mod config;
 pub mod doctor;

@@ -24,9 +24,39 @@ use hoopsnake_server::http::encode::{
 use hoopsnake_server::http::{BodyLength, ResponseContext, ResponseFraming};
 use hoopsnake_server::limits::COALESCE_BYTES_MAX;
 
-/// Room made for a head and a small body. **Unit**: bytes. **Why**: the heads of Django and Flask with
-/// a few cookies are below it, so the buffer does not grow.
-const HEAD_BYTES_USUAL: usize = 1024;
+/// What a thread's responses are written into, kept from one to the next.
+mod buffers {
+    use std::cell::RefCell;
+
+    use bytes::Bytes;
+    use hoopsnake_server::arena::Arena;
+
+    /// Room made for a head and a small body. **Unit**: bytes. **Why**: the heads of Django and Flask
+    /// with a few cookies are below it, so the buffer does not grow.
+    const HEAD_BYTES_USUAL: usize = 1024;
+
+    thread_local! {
+        static KEPT: RefCell<(Arena, Vec<u8>)> = RefCell::default();
+    }
+
+    /// An empty buffer with the usual room.
+    pub(super) fn take() -> Vec<u8> {
+        let mut buffer = KEPT.with_borrow_mut(|(_, kept)| std::mem::take(kept));
+        buffer.reserve(HEAD_BYTES_USUAL);
+        buffer
+    }
+
+    /// What was written, for the wire; the buffer is kept for the next.
+    pub(super) fn bytes_of(mut buffer: Vec<u8>) -> Bytes {
+        KEPT.with_borrow_mut(|(arena, kept)| {
+            let bytes = arena.bytes_of(&mut buffer);
+            if kept.capacity() < buffer.capacity() {
+                *kept = buffer;
+            }
+            bytes
+        })
+    }
+}
 
 #[derive(Debug)]
 enum Stage {
@@ -126,7 +156,7 @@ impl Response {
         reason: &[u8],
         write_fields: impl FnOnce(&mut HeadEncoder<'_>) -> Result<(), E>,
     ) -> Result<(), E> {
-        let mut head = Vec::with_capacity(HEAD_BYTES_USUAL);
+        let mut head = buffers::take();
         let mut encoder = HeadEncoder::begin(&mut head, self.context(), status, reason)?;
         write_fields(&mut encoder)?;
         let progress = encoder.suspend();
@@ -189,7 +219,7 @@ impl Response {
             return self.complete(shared);
         }
         if !shared.is_empty() {
-            let head = std::mem::take(&mut sending.buffer).into();
+            let head = buffers::bytes_of(std::mem::take(&mut sending.buffer));
             self.exchange.push(Output::Data { head, body: shared, end: None });
         }
         if is_chunked {
@@ -215,7 +245,7 @@ impl Response {
         let is_last = sending.framing == ResponseFraming::Length(sending.body_bytes);
         let end = is_last.then(|| sending.end());
         let framing = sending.framing;
-        let head = std::mem::take(&mut sending.buffer).into();
+        let head = buffers::bytes_of(std::mem::take(&mut sending.buffer));
         if is_chunked {
             sending.buffer.extend_from_slice(b"\r\n");
         }
@@ -249,7 +279,7 @@ impl Response {
         if let Stage::Sending(sending) = &mut self.stage
             && !sending.buffer.is_empty()
         {
-            let head = std::mem::take(&mut sending.buffer).into();
+            let head = buffers::bytes_of(std::mem::take(&mut sending.buffer));
             self.exchange.push(Output::Data { head, body: Bytes::new(), end: None });
         }
     }
@@ -294,12 +324,16 @@ impl Response {
         let context = self.context();
         let (is_head, keep_alive) = (context.is_head, context.keep_alive);
         let detail = encode::reason_phrase(status);
-        let mut head = Vec::with_capacity(HEAD_BYTES_USUAL);
+        let mut head = buffers::take();
         encode::push_own_response(&mut head, context, status, detail, &[]);
         let body_bytes = if is_head { 0 } else { detail.len() as u64 + 1 };
         let end = Some(End { status, body_bytes, keep_alive });
         self.mark_ended();
-        self.exchange.push_quietly(Output::Data { head: head.into(), body: Bytes::new(), end });
+        self.exchange.push_quietly(Output::Data {
+            head: buffers::bytes_of(head),
+            body: Bytes::new(),
+            end,
+        });
         self.stage = Stage::Complete { framing: ResponseFraming::None };
     }
 
@@ -314,7 +348,7 @@ impl Response {
     fn complete(&mut self, body: Bytes) {
         if let Stage::Sending(sending) = &mut self.stage {
             let (framing, end) = (sending.framing, Some(sending.end()));
-            let head = std::mem::take(&mut sending.buffer).into();
+            let head = buffers::bytes_of(std::mem::take(&mut sending.buffer));
             let output = Output::Data { head, body, end };
             self.mark_ended();
             if self.wakes_at_end {

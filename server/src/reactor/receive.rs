@@ -26,7 +26,12 @@ impl<I: Io> Reactor<I> {
             State::Lingering(_) => return self.watch(token, Watch::Linger),
             State::Head | State::Body(_) | State::Answering(_) => {}
         }
-        session.input.extend_from_slice(self.io.chunk(chunk));
+        let bytes = self.io.chunk(chunk);
+        if session.input.is_empty() {
+            session.input = self.inbound.copy(bytes);
+        } else {
+            session.input.extend_from_slice(bytes);
+        }
         if session.has_complete_request() {
             if session.input.len() >= limits::PIPELINED_BYTES_MAX && !session.paused {
                 session.paused = true;

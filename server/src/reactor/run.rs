@@ -10,6 +10,7 @@ use super::io::{Event, Io, ListenerIndex, Peer};
 use super::session::{Session, Slots, State, Watch};
 use super::timers::Wheel;
 use super::token::Token;
+use crate::arena::Arena;
 use crate::clock;
 use crate::exchange::{Completions, Job, SyncLane};
 use crate::http;
@@ -59,6 +60,8 @@ pub(crate) struct Reactor<I: Io> {
     pub(super) now: Instant,
     /// Jobs were put on the ring since the lane was last woken.
     pub(super) submitted: bool,
+    /// Where the usual small request is copied to.
+    pub(super) inbound: Arena,
     /// Connections whose buffered input may hold the next request.
     pub(super) ready: Vec<Token>,
     /// Uploads that wait for the spool as a whole.
@@ -104,6 +107,7 @@ impl<I: Io> Reactor<I> {
             spool: parts.spool,
             now,
             submitted: false,
+            inbound: Arena::default(),
             ready: Vec::new(),
             spool_waiters: Vec::new(),
             shed_count: 0,
