@@ -85,3 +85,7 @@ pub const LEADING_EMPTY_LINES_MAX: usize = 4;
 /// Bytes that are collected of a body before they are written. **Unit**: bytes. **Why**: a system call
 /// and a wake for each of a client's own chunks would cost more than the bytes.
 pub const SPOOL_PIECE_BYTES: usize = 64 * 1024;
+
+/// How often uploads are asked whether their client is still there. **Source**: PRODUCTION 8, a reset
+/// is known within a second.
+pub const UPLOAD_SURVEY: std::time::Duration = std::time::Duration::from_millis(500);

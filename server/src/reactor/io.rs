@@ -200,6 +200,10 @@ pub trait Io {
     /// takes more: tells a slow reader from one that reads nothing.
     fn acknowledged(&self, token: Token) -> u64;
 
+    /// Asks the kernel whether the connection is reset or closed on both sides. For connections that
+    /// have been silent: multishot receives can miss a reset that follows a flood on some kernels.
+    fn is_broken(&self, token: Token) -> bool;
+
     /// Sends FIN; reading goes on. Errors are ignored: a broken connection is found by reading.
     fn shutdown_write(&mut self, token: Token);
 

@@ -79,6 +79,7 @@ pub(crate) struct Reactor<I: Io> {
     /// Objects that only the application's threads may drop.
     garbage: Arc<AtomicUsize>,
     due: Vec<(Token, u64)>,
+    next_survey: Instant,
     accepted: bool,
 }
 
@@ -119,6 +120,7 @@ impl<I: Io> Reactor<I> {
             commands: parts.commands,
             garbage: parts.garbage,
             due: Vec::new(),
+            next_survey: now,
             accepted: false,
         }
     }
@@ -381,6 +383,10 @@ impl<I: Io> Reactor<I> {
         }
         self.due = due;
         self.resume_spool_waiters();
+        if self.now >= self.next_survey {
+            self.next_survey = self.now + limits::UPLOAD_SURVEY;
+            self.survey_uploads();
+        }
         if self.garbage.load(Ordering::Relaxed) > 0
             && self.lane.parked_count() == self.lane.thread_count()
             && self.lane.submit(Job::Reclaim).is_ok()
@@ -397,6 +403,18 @@ impl<I: Io> Reactor<I> {
                  --workers or --queue, or look for a view that hangs"
             );
             self.shed_count = 0;
+        }
+    }
+
+    /// Finds uploads whose client reset the connection unnoticed: their file and quota are wanted.
+    fn survey_uploads(&mut self) {
+        let is_upload = |session: &Session| {
+            matches!(session.state, State::Body(_)) && !session.has_complete_request()
+        };
+        for token in self.slots.tokens(is_upload) {
+            if self.io.is_broken(token) {
+                self.broken(token);
+            }
         }
     }
 

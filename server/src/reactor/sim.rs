@@ -337,6 +337,12 @@ impl Io for Simulated {
         connection.map_or(0, |connection| state.links[connection.socket.link].read_count)
     }
 
+    fn is_broken(&self, token: Token) -> bool {
+        let connection = self.connections.find(token);
+        let state = lock(&self.network.0);
+        connection.is_some_and(|connection| state.links[connection.socket.link].broken)
+    }
+
     fn shutdown_write(&mut self, token: Token) {
         let link = self.open(token, "shutdown_write").socket.link;
         lock(&self.network.0).links[link].server_finished = true;

@@ -22,6 +22,7 @@ use crate::reactor::custody::{Ending, Remainder, Table};
 use crate::reactor::io::{Chunk, Event, Io, ListenerIndex, Outgoing, Sending};
 use crate::reactor::token::Token;
 use crate::reactor::wake::Waker;
+use crate::sys::held::Held;
 use crate::sys::socket;
 
 /// Top 8 bits of an event's data.
@@ -44,7 +45,7 @@ enum Reading {
 
 #[derive(Debug)]
 struct Connection {
-    socket: OwnedFd,
+    socket: Held,
     reading: Reading,
     /// An edge said that there is something to read, and it is not used up.
     readable: bool,
@@ -59,13 +60,13 @@ struct Connection {
 #[derive(Debug)]
 struct Listener {
     /// `None`: closed.
-    socket: Option<OwnedFd>,
+    socket: Option<Held>,
     armed: bool,
 }
 
 /// `Io` on epoll.
 pub struct Epoll {
-    epoll: OwnedFd,
+    epoll: Held,
     /// `epoll_pwait2` is there: timeouts are exact.
     has_nanoseconds: bool,
     connections: Table<Connection>,
@@ -90,7 +91,7 @@ impl Epoll {
     /// # Errors
     /// Out of descriptors or memory.
     pub fn new(waker: Waker) -> io::Result<Self> {
-        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let epoll = Held::new(epoll::create(epoll::CreateFlags::CLOEXEC)?);
         // Edge-triggered, because nobody ever reads it.
         let data = EventData::new_u64(WAKER << 56);
         epoll::add(&epoll, &waker, data, EventFlags::IN | EventFlags::ET)?;
@@ -326,7 +327,7 @@ impl Io for Epoll {
     fn add_listener(&mut self, socket: OwnedFd) -> ListenerIndex {
         // Several workers try at once, and all but one must come back empty.
         let _ = socket::set_blocking(socket.as_fd(), false);
-        self.listeners.push(Listener { socket: Some(socket), armed: false });
+        self.listeners.push(Listener { socket: Some(Held::new(socket)), armed: false });
         ListenerIndex(self.listeners.len() - 1)
     }
 
@@ -373,7 +374,7 @@ impl Io for Epoll {
         let added = epoll::add(&self.epoll, &socket, data, flags);
         let reading = if added.is_ok() { Reading::Idle } else { Reading::Over };
         let connection = Connection {
-            socket,
+            socket: Held::new(socket),
             reading,
             readable: false,
             hung_up: false,
@@ -456,6 +457,11 @@ impl Io for Epoll {
     fn acknowledged(&self, token: Token) -> u64 {
         let connection = self.connections.find(token);
         connection.map_or(0, |connection| socket::acknowledged(connection.socket.as_fd()))
+    }
+
+    fn is_broken(&self, token: Token) -> bool {
+        let connection = self.connections.find(token);
+        connection.is_some_and(|connection| socket::is_broken(connection.socket.as_fd()))
     }
 
     fn shutdown_write(&mut self, token: Token) {

@@ -24,6 +24,7 @@ pub mod epoll;
 pub(crate) mod file;
 #[cfg(not(loom))]
 pub mod futex;
+pub mod held;
 pub mod probe;
 #[cfg(test)]
 mod probe_hazards;

@@ -24,6 +24,7 @@ use crate::reactor::token::Token;
 use crate::reactor::wake::Waker;
 use crate::sys::accept::PeerStorage;
 use crate::sys::buf_ring::{BufferRing, GROUP};
+use crate::sys::held::Held;
 use crate::sys::socket;
 use crate::sys::uring::Uring;
 pub use crate::sys::uring::{LADDER, RingSize};
@@ -44,7 +45,7 @@ enum Accepting {
 #[derive(Debug)]
 struct Listener {
     /// `None`: closed.
-    socket: Option<OwnedFd>,
+    socket: Option<Held>,
     /// Close it when nothing is in flight on it.
     closing: bool,
     accepting: Accepting,
@@ -54,7 +55,7 @@ struct Listener {
 
 #[derive(Debug)]
 struct Connection {
-    socket: OwnedFd,
+    socket: Held,
     reading: Reading,
     sending: Option<Remainder>,
     /// A poll for `want_writable` is in flight.
@@ -373,7 +374,7 @@ impl Io for Ring {
         // A non-blocking listener (an adopted one may be) would answer EAGAIN on old kernels.
         let _ = socket::set_blocking(socket.as_fd(), true);
         self.listeners.push(Listener {
-            socket: Some(socket),
+            socket: Some(Held::new(socket)),
             closing: false,
             accepting: Accepting::Idle,
             peer: PeerStorage::new(),
@@ -408,7 +409,7 @@ impl Io for Ring {
 
     fn adopt(&mut self, token: Token, socket: OwnedFd) {
         let connection = Connection {
-            socket,
+            socket: Held::new(socket),
             reading: Reading::Idle,
             sending: None,
             polling: false,
@@ -471,6 +472,11 @@ impl Io for Ring {
     fn acknowledged(&self, token: Token) -> u64 {
         let connection = self.connections.find(token);
         connection.map_or(0, |connection| socket::acknowledged(connection.socket.as_fd()))
+    }
+
+    fn is_broken(&self, token: Token) -> bool {
+        let connection = self.connections.find(token);
+        connection.is_some_and(|connection| socket::is_broken(connection.socket.as_fd()))
     }
 
     fn shutdown_write(&mut self, token: Token) {

@@ -19,6 +19,7 @@ use rustix::net::{
 
 use crate::reactor::custody::Ending;
 use crate::reactor::io::Peer;
+use crate::sys::held::Held;
 
 /// Where a listening socket is, for display.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -291,20 +292,40 @@ pub(crate) fn acknowledged(socket: BorrowedFd<'_>) -> u64 {
 const TCP_INFO_BYTES_ACKED: usize = 120;
 const TCP_INFO_BYTES: usize = TCP_INFO_BYTES_ACKED + 8;
 
+/// Whether the kernel has given the connection up.
+pub(crate) fn is_broken(socket: BorrowedFd<'_>) -> bool {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    let mut asked = [PollFd::from_borrowed_fd(socket, PollFlags::empty())];
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    let gone = PollFlags::HUP | PollFlags::ERR;
+    poll(&mut asked, Some(&now)).is_ok() && asked[0].revents().intersects(gone)
+}
+
 /// Sends FIN.
 pub(crate) fn shut_down_write(socket: BorrowedFd<'_>) {
     // Not connected any more: reading tells.
     let _ = rustix::net::shutdown(socket, rustix::net::Shutdown::Write);
 }
 
+/// Sends RST at once, whoever else holds a copy of the descriptor (tcp_disconnect). What is no TCP
+/// socket refuses, and is reset by its last close.
+fn disconnect(socket: BorrowedFd<'_>) {
+    let nowhere =
+        libc::sockaddr { sa_family: libc::AF_UNSPEC as libc::sa_family_t, sa_data: [0; 14] };
+    let length = size_of::<libc::sockaddr>() as libc::socklen_t;
+    // SAFETY: I7: an address of the length that the call is told, which it only reads.
+    unsafe { libc::connect(socket.as_raw_fd(), &raw const nowhere, length) };
+}
+
 /// Closes a connection of which the kernel holds nothing any more.
-pub(crate) fn end(socket: OwnedFd, ending: Ending) {
+pub(crate) fn end(socket: Held, ending: Ending) {
     match ending {
         // A child that the application forked may hold a copy; the peer must see the FIN anyway.
         Ending::Close => shut_down_write(socket.as_fd()),
         Ending::Reset => {
             // Refused only for what is not a socket.
             let _ = sockopt::set_socket_linger(&socket, Some(Duration::ZERO));
+            disconnect(socket.as_fd());
         }
     }
     drop(socket);

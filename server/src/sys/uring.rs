@@ -11,6 +11,7 @@ use io_uring::{EnterFlags, IoUring, cqueue, squeue};
 
 use crate::limits::{RECV_BUFFER_COUNT, RECV_BUFFER_COUNT_SMALL};
 use crate::sys::buf_ring::{BufferRing, GROUP};
+use crate::sys::held::Note;
 
 /// How large a ring is.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -81,6 +82,8 @@ struct KernelTimespec {
 
 /// The ring. It stays on the thread that made it (I5): not `Send`.
 pub(crate) struct Uring {
+    /// Before the ring: see `held`.
+    _note: Note,
     ring: IoUring,
     /// Index of the registered ring descriptor, where the kernel has that.
     registered: Option<u32>,
@@ -123,6 +126,7 @@ impl Uring {
         let wait_flags =
             if needed.is_feature_no_iowait() { EnterFlags::NO_IOWAIT } else { EnterFlags::empty() };
         let mut ring = Self {
+            _note: Note::of(&ring),
             ring,
             registered: None,
             wait_flags,
