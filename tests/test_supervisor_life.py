@@ -143,6 +143,18 @@ def test_behaviour_5_new_connections_are_refused_and_idle_ones_closed(serve):
     assert 0.9 < time.monotonic() - start < 4
 
 
+@pytest.mark.parametrize("single", [False, True])
+@pytest.mark.parametrize("grace", ["2", "5"])
+def test_a_short_grace_is_enough_for_an_idle_connection(serve, grace, single):
+    """`--drain-idle` is at its default, which is not shorter than the grace."""
+    server = serve("life:app", "--grace", grace, *(["--single-process"] if single else []))
+    idle = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
+    idle.request("GET", "/")
+    idle.getresponse().read()
+    assert server.stop() == 0, server.log()
+    assert "the grace is over" not in server.log()
+
+
 def test_the_grace_is_kept_whatever_the_application_does_and_what_was_left_is_named(serve):
     server = serve("life:app", "--grace", "3", "--drain-idle", "0")
     with server.connect() as connection:

@@ -184,7 +184,8 @@ pub struct RawConfig {
     )]
     pub grace: String,
 
-    /// Seconds that idle connections stay open in a stop, for requests that are on their way
+    /// Seconds that idle connections stay open in a stop, for requests that are on their way; at
+    /// most half of --grace counts
     #[arg(
         long,
         env = "HOOPSNAKE_DRAIN_IDLE",
