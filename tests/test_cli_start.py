@@ -212,6 +212,13 @@ def test_unix_sockets_and_host_names(serve, tmp_path):
     assert not path.exists()
 
 
+def test_a_start_that_fails_leaves_no_socket_file(tmp_path):
+    path = tmp_path / "web.sock"
+    refused(1, "cannot bind 192.0.2.1:0", "hello", "--bind", f"unix:{path}",
+            "--bind", "192.0.2.1:0")
+    assert not path.exists()
+
+
 def test_a_listener_can_be_inherited(serve):
     with socket.create_server(("127.0.0.1", 0)) as listener:
         number = listener.fileno()
