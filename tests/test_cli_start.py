@@ -49,6 +49,18 @@ def test_version_help_and_limits_are_printed():
     assert limits.returncode == 0 and "--threads            1 to 1024 threads" in limits.stdout
 
 
+@pytest.mark.parametrize("words", [["--help"], ["--limits"], ["doctor"]])
+def test_a_reader_that_has_seen_enough_is_no_error(words):
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer) as stdout:
+        done = subprocess.run(
+            [COMMAND, *words, *(PORT_0 if words == ["doctor"] else [])],
+            stdout=stdout, stderr=subprocess.PIPE, text=True, timeout=30,
+        )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_the_version_is_the_packages():
     import hoopsnake as package
 
