@@ -14,6 +14,14 @@ import pytest
 from harness import process_is_alive, read_to_end, wait_until
 
 
+def refuses(server):
+    try:
+        server.connect().close()
+    except ConnectionRefusedError:
+        return True
+    return False
+
+
 def test_rule_1_workers_are_forked_before_the_import(serve):
     server = serve("life:app", workers=2)
     facts = server.get().json()
@@ -68,6 +76,28 @@ def test_kill_9_of_the_supervisor_leaves_no_process_and_no_port(serve):
     wait_until(lambda: not any(map(process_is_alive, pids)), 6, "both workers' end")
     with socket.create_server(("127.0.0.1", server.port)):
         pass
+
+
+@pytest.mark.parametrize("user", [[], ["--user", "root", "--group", "root"]])
+def test_kill_9_of_the_supervisor_ends_workers_that_are_importing(serve, user):
+    if user and os.getuid() != 0:
+        user = []
+    server = serve("life:app", *user, workers=2, env={"IMPORT_SECONDS": "60"}, wait=False)
+
+    def children():
+        with open(f"/proc/{server.pid}/task/{server.pid}/children") as file:
+            return [int(pid) for pid in file.read().split()]
+
+    wait_until(lambda: len(children()) == 2, what="both workers are forked")
+    time.sleep(0.5)
+    pids = children()
+    os.kill(server.pid, signal.SIGKILL)
+    server.wait()
+    try:
+        wait_until(lambda: not any(map(process_is_alive, pids)), 3, "both workers' end")
+    finally:
+        for pid in filter(process_is_alive, pids):
+            os.kill(pid, signal.SIGKILL)
 
 
 def test_behaviour_5_and_6_under_load_every_accepted_request_is_answered(serve):
@@ -129,15 +159,7 @@ def test_behaviour_5_new_connections_are_refused_and_idle_ones_closed(serve):
     start = time.monotonic()
     server.process.send_signal(signal.SIGTERM)
     server.wait_for_log("stopping: SIGTERM")
-
-    def refuses():
-        try:
-            server.connect().close()
-        except ConnectionRefusedError:
-            return True
-        return False
-
-    wait_until(refuses, 2, "new connections are refused")
+    wait_until(lambda: refuses(server), 2, "new connections are refused")
     assert idle.sock.recv(1) == b""
     assert server.wait() == 0
     assert 0.9 < time.monotonic() - start < 4
@@ -179,6 +201,47 @@ def test_a_second_interrupt_ends_at_once(serve):
         assert server.stop(signal.SIGINT) == 1
         assert time.monotonic() - start < 3
     assert "is killed: a second SIGINT came" in server.log()
+
+
+@pytest.mark.parametrize("single", [False, True])
+def test_an_echo_of_an_interrupt_cuts_nothing(serve, single):
+    """A terminal signals the whole group, and a wrapper passes its own on with `kill(0, SIGINT)`."""
+    server = serve("life:app", *(["--single-process"] if single else []))
+    with server.connect() as connection:
+        connection.sendall(b"GET /slow?seconds=1.5 HTTP/1.1\r\nHost: a\r\n\r\n")
+        time.sleep(0.3)
+        for _ in range(3):
+            os.killpg(server.pid, signal.SIGINT)
+            time.sleep(0.05)
+        assert read_to_end(connection).startswith(b"HTTP/1.1 200 OK\r\n")
+    assert server.wait() == 0
+
+
+def test_a_second_interrupt_ends_a_single_process_at_once(serve):
+    server = serve("life:app", "--single-process")
+    with server.connect() as connection:
+        connection.sendall(b"GET /hang HTTP/1.1\r\nHost: a\r\n\r\n")
+        time.sleep(0.3)
+        start = time.monotonic()
+        server.process.send_signal(signal.SIGINT)
+        time.sleep(0.5)
+        assert server.stop(signal.SIGINT) == 1
+        assert time.monotonic() - start < 3
+
+
+@pytest.mark.parametrize("single", [False, True])
+def test_a_view_that_keeps_the_lock_does_not_delay_the_drain(serve, single):
+    server = serve("life:app", *(["--single-process"] if single else []))
+    with server.connect() as connection:
+        connection.sendall(b"GET /hold?seconds=3 HTTP/1.1\r\nHost: a\r\n\r\n")
+        time.sleep(0.3)
+        server.process.send_signal(signal.SIGTERM)
+        wait_until(lambda: refuses(server), 1.5, "new connections are refused")
+        connection.settimeout(0)
+        with pytest.raises(BlockingIOError):
+            connection.recv(1)
+        assert read_to_end(connection).startswith(b"HTTP/1.1 200 OK\r\n")
+    assert server.wait() == 0
 
 
 @pytest.mark.parametrize("single", [False, True])
