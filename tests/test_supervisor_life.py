@@ -283,6 +283,41 @@ def test_rule_4_exit_hooks_run(serve, tmp_path, single):
     assert sorted(file.read_text().splitlines()) == sorted(f"atexit {pid}" for pid in pids)
 
 
+def test_rule_4_a_thread_of_the_application_is_waited_for(serve, tmp_path):
+    file = tmp_path / "done"
+    (tmp_path / "threaded.py").write_text(
+        "import threading, time\nfrom hello import app as hello\n"
+        "def work():\n    time.sleep(1.5)\n"
+        f"    with open({str(file)!r}, 'w') as file:\n        file.write('done')\n"
+        "def app(environ, start_response):\n"
+        "    threading.Thread(target=work, daemon=False).start()\n"
+        "    return hello(environ, start_response)\n"
+    )
+    server = serve("threaded:app", env={"PYTHONPATH": str(tmp_path)})
+    assert server.get().status == 200
+    assert server.stop() == 0
+    assert file.read_text() == "done"
+
+
+def test_rule_4_logging_is_flushed(serve, tmp_path):
+    """`logging` keeps records in a MemoryHandler until its own exit hook."""
+    file = tmp_path / "log"
+    (tmp_path / "logs.py").write_text(
+        "import logging, logging.handlers\nfrom hello import app as hello\n"
+        f"target = logging.FileHandler({str(file)!r}, delay=True)\n"
+        "logging.getLogger('shop').addHandler(\n"
+        "    logging.handlers.MemoryHandler(1000, target=target))\n"
+        "def app(environ, start_response):\n"
+        "    logging.getLogger('shop').warning('sold out')\n"
+        "    return hello(environ, start_response)\n"
+    )
+    server = serve("logs:app", env={"PYTHONPATH": str(tmp_path)})
+    assert server.get().status == 200
+    assert not file.exists(), "the premise"
+    assert server.stop() == 0
+    assert file.read_text() == "sold out\n"
+
+
 def test_rule_4_an_exit_hook_that_hangs_is_cut_at_the_grace(serve, tmp_path):
     (tmp_path / "stuck.py").write_text(
         "import atexit, time\nfrom hello import app\n"
