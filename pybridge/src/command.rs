@@ -30,7 +30,7 @@ pub(crate) fn main(py: Python<'_>, arguments: Vec<OsString>) -> PyResult<u8> {
             print(py, config::limits_table().trim_end())?;
             Ok(0)
         }
-        Verb::Doctor => doctor::run(py, &typed, &interpreter),
+        Verb::Doctor => doctor::report(py, &typed, &interpreter),
         Verb::Serve => Ok(match serve(py, &typed, &interpreter) {
             Ok(code) => code,
             Err(fault) => report(&fault),
