@@ -244,6 +244,19 @@ def test_a_view_that_keeps_the_lock_does_not_delay_the_drain(serve, single):
     assert server.wait() == 0
 
 
+def test_a_view_that_keeps_the_lock_does_not_stop_the_reactor(serve):
+    server = serve("life:app")
+    with server.connect() as connection:
+        connection.sendall(b"GET /hold?seconds=2 HTTP/1.1\r\nHost: a\r\n\r\n")
+        time.sleep(0.3)
+        start = time.monotonic()
+        assert server.raw(b"GET / HTTP/1.1\r\n\r\n").startswith(b"HTTP/1.1 400 ")
+        assert time.monotonic() - start < 1
+        connection.settimeout(0)
+        with pytest.raises(BlockingIOError):
+            connection.recv(1)
+
+
 @pytest.mark.parametrize("single", [False, True])
 def test_rule_2_ctrl_c_prints_no_traceback(serve, single):
     flags = ["--single-process"] if single else []

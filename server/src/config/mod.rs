@@ -3,6 +3,7 @@
 mod layers;
 mod limits;
 mod options;
+mod reference;
 mod value;
 
 use std::path::{Path, PathBuf};
@@ -12,6 +13,7 @@ use std::time::Duration;
 pub use layers::{Origin, Request, Setting, Typed, Verb, parse};
 pub use limits::table as limits_table;
 pub use options::RawConfig;
+pub use reference::reference;
 pub use value::{AppSpec, BOUNDS, Bind, Bound, in_units};
 
 use crate::access::AccessSink;
