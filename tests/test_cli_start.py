@@ -49,6 +49,18 @@ def test_version_help_and_limits_are_printed():
     assert limits.returncode == 0 and "--threads            1 to 1024 threads" in limits.stdout
 
 
+@pytest.mark.parametrize("words", [["--help"], ["--limits"], ["doctor"]])
+def test_a_reader_that_has_seen_enough_is_no_error(words):
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer) as stdout:
+        done = subprocess.run(
+            [COMMAND, *words, *(PORT_0 if words == ["doctor"] else [])],
+            stdout=stdout, stderr=subprocess.PIPE, text=True, timeout=30,
+        )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_the_version_is_the_packages():
     import hoopsnake as package
 
@@ -212,6 +224,13 @@ def test_unix_sockets_and_host_names(serve, tmp_path):
     assert not path.exists()
 
 
+def test_a_start_that_fails_leaves_no_socket_file(tmp_path):
+    path = tmp_path / "web.sock"
+    refused(1, "cannot bind 192.0.2.1:0", "hello", "--bind", f"unix:{path}",
+            "--bind", "192.0.2.1:0")
+    assert not path.exists()
+
+
 def test_a_listener_can_be_inherited(serve):
     with socket.create_server(("127.0.0.1", 0)) as listener:
         number = listener.fileno()
@@ -270,6 +289,40 @@ def test_doctor_reports_and_exits_as_the_server_would():
     assert usage.returncode == 2 and "(from --threads)" in usage.stdout
     forbidden = hoopsnake("doctor", "hello", "--io", "uring", *PORT_0, preexec=forbid_io_uring)
     assert forbidden.returncode == 78 and "seccomp" in forbidden.stdout
+
+
+def test_doctor_does_what_the_server_would_before_it_serves(tmp_path):
+    (tmp_path / "shop.py").write_text(
+        "import os\nassert os.environ['FROM_FILE'] == 'x' and os.path.exists('here')\n"
+        "from hello import app\n"
+    )
+    (tmp_path / "here").touch()
+    (tmp_path / "env").write_text("FROM_FILE=x\n")
+    words = ["doctor", "shop", "--chdir", tmp_path, *PORT_0]
+    env = {"PYTHONPATH": str(APPS)}
+    good = hoopsnake(*words, "--env-file", tmp_path / "env", "--access-log", "log", "--pid-file",
+                     "pid", env=env)
+    assert good.returncode == 0, good.stdout + good.stderr
+    assert "Not checked\n" in good.stdout
+    assert not (tmp_path / "log").exists() and not (tmp_path / "pid").exists()
+    assert hoopsnake(*words, env=env).returncode == 1, "without the variable"
+    bad = ["doctor", "hello", *PORT_0]
+    for more, sentence in [
+        (["--chdir", "/nonexistent"], "chdir /nonexistent is not possible"),
+        (["--user", "nobody-of-that-name"], 'user "nobody-of-that-name" does not exist'),
+        (["--pid-file", "/nonexistent/pid"], "pid-file /nonexistent/pid cannot be written"),
+        (["--access-log", "/nonexistent/a"], "access-log /nonexistent/a cannot be opened"),
+    ]:
+        done = hoopsnake(*bad, *more)
+        assert done.returncode == 1 and sentence in done.stdout, done.stdout
+        assert "The server would end with exit code 1." in done.stdout
+
+
+def test_doctor_keeps_a_log_that_is_there(tmp_path):
+    (tmp_path / "log").write_text("a line\n")
+    done = hoopsnake("doctor", "hello", *PORT_0, "--access-log", tmp_path / "log")
+    assert done.returncode == 0
+    assert (tmp_path / "log").read_text() == "a line\n"
 
 
 def test_a_module_for_another_interpreter_is_an_import_error():

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import grp
 import http.client
 import os
+import pwd
 import signal
 import socket
 import subprocess
@@ -12,6 +14,14 @@ import time
 
 import pytest
 from harness import process_is_alive, read_to_end, wait_until
+
+
+def refuses(server):
+    try:
+        server.connect().close()
+    except ConnectionRefusedError:
+        return True
+    return False
 
 
 def test_rule_1_workers_are_forked_before_the_import(serve):
@@ -68,6 +78,29 @@ def test_kill_9_of_the_supervisor_leaves_no_process_and_no_port(serve):
     wait_until(lambda: not any(map(process_is_alive, pids)), 6, "both workers' end")
     with socket.create_server(("127.0.0.1", server.port)):
         pass
+
+
+@pytest.mark.parametrize("other_group", [False, True])
+def test_kill_9_of_the_supervisor_ends_workers_that_are_importing(serve, other_group):
+    """Another group makes the kernel forget the parent once more; only root may take one."""
+    group = grp.getgrgid(pwd.getpwnam("nobody").pw_gid).gr_name
+    words = ["--group", group] if other_group and os.getuid() == 0 else []
+    server = serve("life:app", *words, workers=2, env={"IMPORT_SECONDS": "60"}, wait=False)
+
+    def children():
+        with open(f"/proc/{server.pid}/task/{server.pid}/children") as file:
+            return [int(pid) for pid in file.read().split()]
+
+    wait_until(lambda: len(children()) == 2, what="both workers are forked")
+    time.sleep(0.5)
+    pids = children()
+    os.kill(server.pid, signal.SIGKILL)
+    server.wait()
+    try:
+        wait_until(lambda: not any(map(process_is_alive, pids)), 3, "both workers' end")
+    finally:
+        for pid in filter(process_is_alive, pids):
+            os.kill(pid, signal.SIGKILL)
 
 
 def test_behaviour_5_and_6_under_load_every_accepted_request_is_answered(serve):
@@ -129,18 +162,22 @@ def test_behaviour_5_new_connections_are_refused_and_idle_ones_closed(serve):
     start = time.monotonic()
     server.process.send_signal(signal.SIGTERM)
     server.wait_for_log("stopping: SIGTERM")
-
-    def refuses():
-        try:
-            server.connect().close()
-        except ConnectionRefusedError:
-            return True
-        return False
-
-    wait_until(refuses, 2, "new connections are refused")
+    wait_until(lambda: refuses(server), 2, "new connections are refused")
     assert idle.sock.recv(1) == b""
     assert server.wait() == 0
     assert 0.9 < time.monotonic() - start < 4
+
+
+@pytest.mark.parametrize("single", [False, True])
+@pytest.mark.parametrize("grace", ["2", "5"])
+def test_a_short_grace_is_enough_for_an_idle_connection(serve, grace, single):
+    """`--drain-idle` is at its default, which is not shorter than the grace."""
+    server = serve("life:app", "--grace", grace, *(["--single-process"] if single else []))
+    idle = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
+    idle.request("GET", "/")
+    idle.getresponse().read()
+    assert server.stop() == 0, server.log()
+    assert "the grace is over" not in server.log()
 
 
 def test_the_grace_is_kept_whatever_the_application_does_and_what_was_left_is_named(serve):
@@ -167,6 +204,60 @@ def test_a_second_interrupt_ends_at_once(serve):
         assert server.stop(signal.SIGINT) == 1
         assert time.monotonic() - start < 3
     assert "is killed: a second SIGINT came" in server.log()
+
+
+@pytest.mark.parametrize("single", [False, True])
+def test_an_echo_of_an_interrupt_cuts_nothing(serve, single):
+    """A terminal signals the whole group, and a wrapper passes its own on with `kill(0, SIGINT)`."""
+    server = serve("life:app", *(["--single-process"] if single else []))
+    with server.connect() as connection:
+        connection.sendall(b"GET /slow?seconds=1.5 HTTP/1.1\r\nHost: a\r\n\r\n")
+        time.sleep(0.3)
+        for _ in range(3):
+            os.killpg(server.pid, signal.SIGINT)
+            time.sleep(0.05)
+        assert read_to_end(connection).startswith(b"HTTP/1.1 200 OK\r\n")
+    assert server.wait() == 0
+
+
+def test_a_second_interrupt_ends_a_single_process_at_once(serve):
+    server = serve("life:app", "--single-process")
+    with server.connect() as connection:
+        connection.sendall(b"GET /hang HTTP/1.1\r\nHost: a\r\n\r\n")
+        time.sleep(0.3)
+        start = time.monotonic()
+        server.process.send_signal(signal.SIGINT)
+        time.sleep(0.5)
+        assert server.stop(signal.SIGINT) == 1
+        assert time.monotonic() - start < 3
+
+
+@pytest.mark.parametrize("single", [False, True])
+def test_a_view_that_keeps_the_lock_does_not_delay_the_drain(serve, single):
+    server = serve("life:app", *(["--single-process"] if single else []))
+    with server.connect() as connection:
+        connection.sendall(b"GET /hold?seconds=3 HTTP/1.1\r\nHost: a\r\n\r\n")
+        time.sleep(0.3)
+        server.process.send_signal(signal.SIGTERM)
+        wait_until(lambda: refuses(server), 1.5, "new connections are refused")
+        connection.settimeout(0)
+        with pytest.raises(BlockingIOError):
+            connection.recv(1)
+        assert read_to_end(connection).startswith(b"HTTP/1.1 200 OK\r\n")
+    assert server.wait() == 0
+
+
+def test_a_view_that_keeps_the_lock_does_not_stop_the_reactor(serve):
+    server = serve("life:app")
+    with server.connect() as connection:
+        connection.sendall(b"GET /hold?seconds=2 HTTP/1.1\r\nHost: a\r\n\r\n")
+        time.sleep(0.3)
+        start = time.monotonic()
+        assert server.raw(b"GET / HTTP/1.1\r\n\r\n").startswith(b"HTTP/1.1 400 ")
+        assert time.monotonic() - start < 1
+        connection.settimeout(0)
+        with pytest.raises(BlockingIOError):
+            connection.recv(1)
 
 
 @pytest.mark.parametrize("single", [False, True])
@@ -206,6 +297,41 @@ def test_rule_4_exit_hooks_run(serve, tmp_path, single):
     pids = server.worker_pids() if not single else [server.pid]
     assert server.stop() == 0
     assert sorted(file.read_text().splitlines()) == sorted(f"atexit {pid}" for pid in pids)
+
+
+def test_rule_4_a_thread_of_the_application_is_waited_for(serve, tmp_path):
+    file = tmp_path / "done"
+    (tmp_path / "threaded.py").write_text(
+        "import threading, time\nfrom hello import app as hello\n"
+        "def work():\n    time.sleep(1.5)\n"
+        f"    with open({str(file)!r}, 'w') as file:\n        file.write('done')\n"
+        "def app(environ, start_response):\n"
+        "    threading.Thread(target=work, daemon=False).start()\n"
+        "    return hello(environ, start_response)\n"
+    )
+    server = serve("threaded:app", env={"PYTHONPATH": str(tmp_path)})
+    assert server.get().status == 200
+    assert server.stop() == 0
+    assert file.read_text() == "done"
+
+
+def test_rule_4_logging_is_flushed(serve, tmp_path):
+    """`logging` keeps records in a MemoryHandler until its own exit hook."""
+    file = tmp_path / "log"
+    (tmp_path / "logs.py").write_text(
+        "import logging, logging.handlers\nfrom hello import app as hello\n"
+        f"target = logging.FileHandler({str(file)!r}, delay=True)\n"
+        "logging.getLogger('shop').addHandler(\n"
+        "    logging.handlers.MemoryHandler(1000, target=target))\n"
+        "def app(environ, start_response):\n"
+        "    logging.getLogger('shop').warning('sold out')\n"
+        "    return hello(environ, start_response)\n"
+    )
+    server = serve("logs:app", env={"PYTHONPATH": str(tmp_path)})
+    assert server.get().status == 200
+    assert not file.exists(), "the premise"
+    assert server.stop() == 0
+    assert file.read_text() == "sold out\n"
 
 
 def test_rule_4_an_exit_hook_that_hangs_is_cut_at_the_grace(serve, tmp_path):

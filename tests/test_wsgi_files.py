@@ -6,6 +6,7 @@ import http.client
 import json
 import os
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -46,6 +47,22 @@ def test_any_other_object_is_read_in_blocks(server, kind):
     reply = server.get(f"/{kind}?block=1000")
     assert reply.headers["Transfer-Encoding"] == "chunked"
     assert reply.body == READ[kind]
+
+
+@pytest.mark.parametrize(
+    ("kind", "path"),
+    [("proc", "/proc/version"), ("sys", "/sys/devices/system/cpu/online")],
+)
+def test_a_file_of_the_kernel_is_read_whatever_length_it_claims(server, kind, path):
+    expected = Path(path).read_bytes()
+    claimed = os.stat(path).st_size
+    assert len(expected) != claimed, "the premise"
+    assert server.get(f"/{kind}").body == expected
+
+
+@pytest.mark.parametrize(("kind", "length"), [("hole", 100_000), ("empty", 0)])
+def test_a_file_without_blocks_arrives_whole(server, kind, length):
+    assert server.get(f"/{kind}").body == bytes(length)
 
 
 def test_an_object_that_changes_what_it_reads_is_read(server):

@@ -5,7 +5,9 @@ use std::path::Path;
 
 use hoopsnake_server::config::{self, Config, Request, Typed, Verb};
 use hoopsnake_server::error::Fault;
+use pyo3::exceptions::PyBrokenPipeError;
 use pyo3::prelude::*;
+use pyo3::types::PyDict;
 
 use crate::{doctor, interpreter, run};
 
@@ -28,7 +30,7 @@ pub(crate) fn main(py: Python<'_>, arguments: Vec<OsString>) -> PyResult<u8> {
             print(py, config::limits_table().trim_end())?;
             Ok(0)
         }
-        Verb::Doctor => doctor::run(py, &typed, &interpreter),
+        Verb::Doctor => doctor::report(py, &typed, &interpreter),
         Verb::Serve => Ok(match serve(py, &typed, &interpreter) {
             Ok(code) => code,
             Err(fault) => report(&fault),
@@ -47,8 +49,23 @@ fn report(fault: &Fault) -> u8 {
     fault.exit_code()
 }
 
-/// Through Python's stdout, so that what a program around us printed comes first.
+/// Through Python's stdout, so that what a program around us printed comes first. A reader that has
+/// seen enough (`| head`) is no error.
 pub(crate) fn print(py: Python<'_>, text: &str) -> PyResult<()> {
-    py.import("builtins")?.getattr("print")?.call1((text,))?;
+    let flush = PyDict::new(py);
+    flush.set_item("flush", true)?;
+    match py.import("builtins")?.getattr("print")?.call((text,), Some(&flush)) {
+        Err(error) if error.is_instance_of::<PyBrokenPipeError>(py) => discard_stdout(py),
+        printed => printed.map(drop),
+    }
+}
+
+/// Python flushes once more at its end, and would complain there.
+fn discard_stdout(py: Python<'_>) -> PyResult<()> {
+    let os = py.import("os")?;
+    let stdout = py.import("sys")?.getattr("stdout")?.call_method0("fileno")?;
+    let null = os.call_method1("open", (os.getattr("devnull")?, os.getattr("O_WRONLY")?))?;
+    os.call_method1("dup2", (&null, stdout))?;
+    os.call_method1("close", (null,))?;
     Ok(())
 }

@@ -8,14 +8,14 @@ use pyo3::prelude::*;
 
 use crate::command::print;
 use crate::import::{self, LoadError};
-use crate::worker::put_first;
+use crate::{run, worker};
 
 /// Prints the report and returns the exit code that serving would give.
 ///
 /// # Errors
 /// stdout cannot be written.
-pub(crate) fn run(py: Python<'_>, typed: &Typed, interpreter: &Interpreter) -> PyResult<u8> {
-    let mut code = 0;
+pub(crate) fn report(py: Python<'_>, typed: &Typed, interpreter: &Interpreter) -> PyResult<u8> {
+    let code;
     let mut sections = vec![doctor::configuration(typed)];
     match Config::from_typed(typed, interpreter) {
         Err(fault) => {
@@ -24,16 +24,21 @@ pub(crate) fn run(py: Python<'_>, typed: &Typed, interpreter: &Interpreter) -> P
             sections.push(python(py, interpreter)?);
         }
         Ok(config) => {
+            // In the order of the server, which ends at the first fault; here all are told.
+            let mut faults = Vec::new();
+            faults.extend(run::change_directory(&config).err());
+            faults.extend(run::identity(py, &config).err());
             let (kernel, fault) = doctor::kernel(&config);
+            faults.extend(fault);
+            faults.extend(doctor::listening(&config).err());
+            faults.extend(doctor::files(&config).err());
             sections.push(kernel);
             sections.push(python(py, interpreter)?);
-            for fault in fault.into_iter().chain(doctor::listening(&config).err()) {
-                sections.push(failed("Error", &fault));
-                code = code.max(fault.exit_code());
-            }
+            sections.extend(faults.iter().map(|fault| failed("Error", fault)));
             let (application, app_code) = application(py, &config)?;
             sections.push(application);
-            code = code.max(app_code);
+            sections.push(doctor::unchecked(&config));
+            code = faults.first().map_or(app_code, Fault::exit_code);
         }
     }
     print(py, doctor::render(&sections).trim_end())?;
@@ -72,7 +77,7 @@ fn application(py: Python<'_>, config: &Config) -> PyResult<(Section, u8)> {
         let rows = vec![(String::new(), "not named; `hoopsnake doctor APP` imports it".to_owned())];
         return Ok((Section { title: "Application", rows }, 0));
     };
-    put_first(py, &std::path::absolute(&config.app_dir)?)?;
+    worker::enter(py, config)?;
     let (text, code) = match import::load(py, spec) {
         Ok(loaded) => (format!("{} can be imported", loaded.name), 0),
         Err(LoadError::Ours(sentence)) => (sentence, 1),

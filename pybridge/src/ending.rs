@@ -1,55 +1,43 @@
-//! The end of a worker (RULES 4): drain, let the threads leave, run what Python runs at exit, and end
+//! The end of a worker (RULES 4) after its drain: let the threads leave, run what Python runs at exit, and end
 //! the process without finalising the interpreter, under one deadline and naming what was left.
 
 use std::time::{Duration, Instant};
 
 use hoopsnake_server::pool::ThreadIndex;
-use hoopsnake_server::sys::signals::SignalWatch;
 use hoopsnake_server::{clock, log};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use crate::worker::{Serving, Stop, wait_for_reactor};
+use crate::vigil::Ended;
+use crate::worker::Serving;
 
 /// Of the grace, what is kept for exit hooks and flushing after the threads were given up.
-const HOOKS_WAIT_MIN: Duration = Duration::from_millis(500);
+pub(crate) const HOOKS_WAIT_MIN: Duration = Duration::from_millis(500);
 
 /// What idle threads need to leave when the grace went by with a busy one.
 const IDLE_THREADS_WAIT: Duration = Duration::from_millis(200);
 
 /// Ends the process.
-pub(crate) fn end<T>(py: Python<'_>, serving: Serving<'_>, stop: Stop, signals: &SignalWatch) -> T {
-    end_after(py, serving, stop, signals, || {})
+pub(crate) fn end<T>(py: Python<'_>, serving: Serving<'_>, ended: Ended) -> T {
+    end_after(py, serving, ended, || {})
 }
 
 /// Ends the process; `last` runs when nothing is served any more.
 pub(crate) fn end_after<T>(
     py: Python<'_>,
     serving: Serving<'_>,
-    stop: Stop,
-    signals: &SignalWatch,
+    ended: Ended,
     last: impl FnOnce(),
 ) -> T {
-    let grace = match stop {
-        Stop::Drain(grace) => grace,
-        Stop::ReactorEnded => Duration::ZERO,
-    };
-    let deadline = clock::now() + grace;
-    serving.running.reactor.drain();
-    let threads_deadline = deadline - HOOKS_WAIT_MIN.min(grace / 10);
-    let drained = wait_for_reactor(py, &serving, signals, threads_deadline);
-    if !drained {
-        serving.running.reactor.stop();
-    }
     serving.running.lane.stop();
-    let left = join(&serving, threads_deadline.max(clock::now() + IDLE_THREADS_WAIT));
+    let left = join(&serving, ended.drain.threads_deadline.max(clock::now() + IDLE_THREADS_WAIT));
     let unanswered = serving.running.reactor.unanswered();
-    let is_clean = drained && left.is_empty() && stop != Stop::ReactorEnded;
+    let is_clean = ended.complete && left.is_empty();
     if !is_clean {
         name_what_was_left(py, &serving, &left, &unanswered);
     }
     last();
-    run_exit_hooks(py, deadline.max(clock::now() + HOOKS_WAIT_MIN));
+    run_exit_hooks(py, ended.drain.deadline.max(clock::now() + HOOKS_WAIT_MIN));
     if let Some(access_log) = &serving.access_log {
         access_log.flush();
     }

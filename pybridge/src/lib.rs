@@ -8,9 +8,9 @@ mod doctor;
 mod ending;
 mod import;
 mod interpreter;
-
 mod names;
 mod run;
+mod vigil;
 mod worker;
 mod wsgi;
 

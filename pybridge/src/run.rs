@@ -28,11 +28,7 @@ pub(crate) fn serve(
     config: &Config,
     interpreter: &Interpreter,
 ) -> Result<u8, Fault> {
-    if let Some(directory) = &config.chdir {
-        std::env::set_current_dir(directory).map_err(|error| {
-            Fault::start(format!("chdir {} is not possible: {error}", directory.display()))
-        })?;
-    }
+    change_directory(config)?;
     log::set_role(if config.single_process { Role::Worker } else { Role::Supervisor });
     log::install(&config.log);
     refuse_threads(py, config)?;
@@ -67,6 +63,17 @@ pub(crate) fn serve(
     result
 }
 
+/// `--chdir`, before anything is opened.
+///
+/// # Errors
+/// Start: the directory cannot be entered.
+pub(crate) fn change_directory(config: &Config) -> Result<(), Fault> {
+    let Some(directory) = &config.chdir else { return Ok(()) };
+    std::env::set_current_dir(directory).map_err(|error| {
+        Fault::start(format!("chdir {} is not possible: {error}", directory.display()))
+    })
+}
+
 fn name_process(name: &str) {
     // The configuration refuses a NUL.
     if let Ok(name) = std::ffi::CString::new(name) {
@@ -96,7 +103,10 @@ fn refuse_threads(py: Python<'_>, config: &Config) -> Result<(), Fault> {
 }
 
 /// Looks up `--user` and `--group`.
-fn identity(py: Python<'_>, config: &Config) -> Result<Identity, Fault> {
+///
+/// # Errors
+/// Start: one of them does not exist, or this process may not become it.
+pub(crate) fn identity(py: Python<'_>, config: &Config) -> Result<Identity, Fault> {
     let mut identity = Identity { user: None, group_id: None };
     let lookup = |module: &str, function: &str, name: &str, field: &str| -> PyResult<u32> {
         py.import(module)?.getattr(function)?.call1((name,))?.getattr(field)?.extract()

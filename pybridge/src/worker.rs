@@ -1,33 +1,30 @@
-//! A worker's life in Python: import, threads, ready, the wait on the main thread.
-//!
-//! The main thread waits without the interpreter lock for the supervisor, for signals and for the
-//! reactor. Python-level signal handlers run on it, as everywhere in Python; ours only count.
+//! A worker's life in Python: import, threads, ready.
 
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use hoopsnake_server::access::AccessSink;
 use hoopsnake_server::access_log::AccessLog;
 use hoopsnake_server::config::{Config, Interpreter};
 use hoopsnake_server::log::{self, Role};
+use hoopsnake_server::machine;
 use hoopsnake_server::pool::ThreadIndex;
-use hoopsnake_server::supervisor::control::{ControlSocket, Received, ToSupervisor, ToWorker};
+use hoopsnake_server::supervisor::control::ToSupervisor;
 use hoopsnake_server::supervisor::{
     self, EXIT_NOT_LOADED, EXIT_NOT_LOADED_SILENT, Listeners, Machine, PidFile, Voice, WorkerSeed,
 };
+use hoopsnake_server::sys::process::Parent;
 use hoopsnake_server::sys::signals::SignalWatch;
 use hoopsnake_server::sys::socket::{LocalAddress, local_address};
 use hoopsnake_server::worker::{Plan, Running, start};
-use hoopsnake_server::{clock, machine};
 use pyo3::exceptions::PyKeyboardInterrupt;
 use pyo3::prelude::*;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::ending;
 use crate::import::{self, LoadError, Loaded};
 use crate::run::Identity;
+use crate::vigil::Vigil;
 use crate::wsgi::{Application, ListenerEnviron, PoolThread, WsgiOptions};
 
 /// What every worker of a server shares.
@@ -49,37 +46,40 @@ pub(crate) struct Serving<'py> {
     pub(crate) access_log: Option<Arc<AccessLog>>,
 }
 
-/// Why the wait ended.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Stop {
-    /// Drain, and be gone within this time.
-    Drain(Duration),
-    /// The reactor ended by itself: it cannot go on.
-    ReactorEnded,
+/// What a worker has of its supervisor until it is ready.
+#[derive(Debug)]
+struct Forked {
+    parent: Parent,
+    voice: Voice,
 }
 
 /// The body of a forked worker. Ends the process.
 pub(crate) fn run_forked(py: Python<'_>, site: &Site<'_>, seed: WorkerSeed) -> u8 {
     log::set_role(Role::Worker);
+    // An import may take for ever, and nothing else would end this process then.
+    if !tie(seed.parent) {
+        return ending::exit_unready(py, 1);
+    }
     // Before the import: a Ctrl-C meanwhile prints no traceback, and SIGTERM drains right after it.
     let signals = watch_signals(py);
     let machine = seed.machine.clone();
-    let serving =
-        match prepare(py, site, seed.number, seed.listeners, &machine, seed.voice.as_ref()) {
-            Ok(serving) => serving,
-            Err(code) => ending::exit_unready(py, code),
-        };
+    let forked = Forked { parent: seed.parent, voice: seed.voice };
+    let serving = match prepare(py, site, seed.number, seed.listeners, &machine, Some(&forked)) {
+        Ok(serving) => serving,
+        Err(code) => ending::exit_unready(py, code),
+    };
     // The application may have installed handlers of its own.
     if let Err(error) = signals.assert_again() {
         tracing::error!(%error, "SIGTERM cannot be handled");
     }
-    if let Some(control) = &seed.control {
-        let ready = ToSupervisor::Ready { app: serving.app_name.clone() };
-        // A supervisor that is gone is seen by the wait, at once.
-        let _ = control.send(&ready);
-    }
-    let stop = wait(py, site.config, &serving, &signals, seed.control.as_ref());
-    ending::end(py, serving, stop, &signals)
+    // From here on the supervisor's end is an end of file, and the worker drains.
+    seed.parent.untie();
+    let ready = ToSupervisor::Ready { app: serving.app_name.clone() };
+    // A supervisor that is gone is seen by the wait, at once.
+    let _ = seed.control.send(&ready);
+    let control = Some(&seed.control);
+    let ended = Vigil::new(&signals, control, &serving.running.reactor, site.config.grace).keep(py);
+    ending::end(py, serving, ended)
 }
 
 /// The same in the one process there is (`--single-process`).
@@ -102,8 +102,8 @@ pub(crate) fn run_alone(
     let signals = watch_signals(py);
     tracing::info!(pid = std::process::id(), "worker 1 is ready");
     supervisor::banner(site.config, site.interpreter, &machine, &serving.app_name, &listeners);
-    let stop = wait(py, site.config, &serving, &signals, None);
-    ending::end_after(py, serving, stop, &signals, || clean_up(listeners, pid_file))
+    let ended = Vigil::new(&signals, None, &serving.running.reactor, site.config.grace).keep(py);
+    ending::end_after(py, serving, ended, || clean_up(listeners, pid_file))
 }
 
 fn clean_up(mut listeners: Listeners, pid_file: Option<PidFile>) {
@@ -130,9 +130,10 @@ fn prepare<'py>(
     number: usize,
     listeners: Vec<OwnedFd>,
     machine: &Machine,
-    voice: Option<&Voice>,
+    forked: Option<&Forked>,
 ) -> Result<Serving<'py>, u8> {
     let config = site.config;
+    let voice = forked.map(|forked| &forked.voice);
     let failed = |what: &str, error: &dyn std::fmt::Display| {
         if voice.is_some_and(|voice| !voice.take()) {
             return EXIT_NOT_LOADED_SILENT;
@@ -142,6 +143,10 @@ fn prepare<'py>(
     };
     become_user(py, site.identity)
         .map_err(|error| failed("the worker cannot change its user", &error))?;
+    // Which has untied it.
+    if forked.is_some_and(|forked| !tie(forked.parent)) {
+        return Err(EXIT_NOT_LOADED_SILENT);
+    }
     enter(py, config).map_err(|error| failed("--app-dir or --env-file", &error))?;
     let loaded = load(py, config, voice)?;
     // From here on there are threads in this process, and it does not fork any more.
@@ -162,6 +167,14 @@ fn prepare<'py>(
         .map_err(|error| failed("the worker cannot start", &error))
 }
 
+/// False: the supervisor is gone, and nobody waits for this worker.
+fn tie(parent: Parent) -> bool {
+    parent.tie().unwrap_or_else(|error| {
+        tracing::warn!(%error, "this worker would outlive its supervisor while it is imported");
+        true
+    })
+}
+
 /// Groups first: after the user there is no right to change them.
 fn become_user(py: Python<'_>, identity: &Identity) -> PyResult<()> {
     let os = py.import("os")?;
@@ -179,7 +192,7 @@ fn become_user(py: Python<'_>, identity: &Identity) -> PyResult<()> {
 }
 
 /// The environment and `sys.path`, before the application sees either.
-fn enter(py: Python<'_>, config: &Config) -> PyResult<()> {
+pub(crate) fn enter(py: Python<'_>, config: &Config) -> PyResult<()> {
     let environ = py.import("os")?.getattr("environ")?;
     for (name, value) in &config.env {
         environ.call_method1("setdefault", (name, value))?;
@@ -189,7 +202,7 @@ fn enter(py: Python<'_>, config: &Config) -> PyResult<()> {
 }
 
 /// Puts a directory first on `sys.path`, once.
-pub(crate) fn put_first(py: Python<'_>, directory: &Path) -> PyResult<()> {
+fn put_first(py: Python<'_>, directory: &Path) -> PyResult<()> {
     let path = py.import("sys")?.getattr("path")?;
     let directory = directory.as_os_str();
     if path.contains(directory)? {
@@ -276,138 +289,4 @@ fn environ_of(listener: &OwnedFd) -> std::io::Result<ListenerEnviron> {
         LocalAddress::Path(_) | LocalAddress::Unnamed => ("localhost".to_owned(), "80".to_owned()),
     };
     Ok(ListenerEnviron { server_name, server_port, url_scheme: "http".to_owned() })
-}
-
-/// What the main thread waits for.
-struct Waiting<'wait> {
-    signals: &'wait SignalWatch,
-    control: Option<&'wait ControlSocket>,
-    reactor: BorrowedFd<'wait>,
-    python_signals: &'wait OwnedFd,
-}
-
-/// Waits until the worker is to stop.
-fn wait(
-    py: Python<'_>,
-    config: &Config,
-    serving: &Serving<'_>,
-    signals: &SignalWatch,
-    control: Option<&ControlSocket>,
-) -> Stop {
-    let python_signals = match wakeup_fd(py) {
-        Ok(fd) => fd,
-        Err(error) => {
-            tracing::error!(%error, "Python's signals cannot be waited for");
-            return Stop::Drain(config.grace);
-        }
-    };
-    let reactor = &serving.running.reactor;
-    let waiting = Waiting {
-        signals,
-        control,
-        reactor: reactor.finished_fd(),
-        python_signals: &python_signals,
-    };
-    loop {
-        py.detach(|| waiting.block(None));
-        signals.clear();
-        let term = signals.take(libc::SIGTERM) + signals.take(libc::SIGINT);
-        if term > 0 {
-            return Stop::Drain(config.grace);
-        }
-        if let Some(control) = control {
-            match control.receive() {
-                Received::Message(ToWorker::Drain { grace }) => return Stop::Drain(grace),
-                Received::Closed => {
-                    tracing::error!("the supervisor is gone; this worker drains and ends");
-                    return Stop::Drain(config.grace);
-                }
-                Received::Nothing => {}
-            }
-        }
-        if reactor.is_finished() {
-            return Stop::ReactorEnded;
-        }
-        if run_python_signals(py, &python_signals) {
-            return Stop::Drain(config.grace);
-        }
-    }
-}
-
-impl Waiting<'_> {
-    /// Blocks until something happened or the time is over.
-    fn block(&self, timeout: Option<Duration>) {
-        let mut ready = vec![
-            PollFd::new(self.signals, PollFlags::IN),
-            PollFd::new(&self.reactor, PollFlags::IN),
-            PollFd::new(self.python_signals, PollFlags::IN),
-        ];
-        if let Some(control) = self.control {
-            ready.push(PollFd::new(control, PollFlags::IN));
-        }
-        let timeout = timeout.and_then(|left| Timespec::try_from(left).ok());
-        // EINTR: a signal, which is looked at next.
-        let _ = poll(&mut ready, timeout.as_ref());
-    }
-}
-
-/// What Python's own handler writes to when a signal with a Python-level handler arrives.
-fn wakeup_fd(py: Python<'_>) -> PyResult<OwnedFd> {
-    let flags = rustix::pipe::PipeFlags::NONBLOCK | rustix::pipe::PipeFlags::CLOEXEC;
-    let (reader, writer) = rustix::pipe::pipe_with(flags).map_err(std::io::Error::from)?;
-    let arguments = pyo3::types::PyDict::new(py);
-    arguments.set_item("warn_on_full_buffer", false)?;
-    let number = std::os::fd::IntoRawFd::into_raw_fd(writer);
-    py.import("signal")?.getattr("set_wakeup_fd")?.call((number,), Some(&arguments))?;
-    Ok(reader)
-}
-
-/// Runs Python's handlers on this thread, which is the main one. True: one of them wants the end
-/// (`sys.exit`, `KeyboardInterrupt`); any other exception is its author's to read.
-fn run_python_signals(py: Python<'_>, fd: &OwnedFd) -> bool {
-    let mut numbers = [0; 64];
-    while rustix::io::read(fd, &mut numbers).is_ok_and(|count| count > 0) {}
-    match py.check_signals() {
-        Ok(()) => false,
-        Err(error) => {
-            let ends = error.is_instance_of::<PyKeyboardInterrupt>(py)
-                || error.is_instance_of::<pyo3::exceptions::PySystemExit>(py);
-            if !ends {
-                import::print_traceback(py, &error);
-                tracing::error!("a signal handler of the application raised: {error}");
-            }
-            ends
-        }
-    }
-}
-
-/// Waits without the interpreter lock until the reactor has ended or the deadline is over. True: it
-/// has ended. A second SIGINT ends the wait.
-pub(crate) fn wait_for_reactor(
-    py: Python<'_>,
-    serving: &Serving<'_>,
-    signals: &SignalWatch,
-    deadline: Instant,
-) -> bool {
-    let reactor = &serving.running.reactor;
-    loop {
-        if reactor.is_finished() {
-            return true;
-        }
-        let left = deadline.saturating_duration_since(clock::now());
-        if left.is_zero() || signals.take(libc::SIGINT) > 0 {
-            return false;
-        }
-        let finished = reactor.finished_fd();
-        py.detach(|| {
-            let mut ready =
-                [PollFd::new(signals, PollFlags::IN), PollFd::new(&finished, PollFlags::IN)];
-            let timeout = Timespec::try_from(left).ok();
-            // EINTR: looked at next.
-            let _ = poll(&mut ready, timeout.as_ref());
-        });
-        signals.clear();
-        // A handler that wants the end gets it: this is it.
-        let _ = py.check_signals();
-    }
 }

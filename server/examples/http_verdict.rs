@@ -44,10 +44,13 @@ fn events(bytes: &[u8]) -> Vec<Value> {
                 if !waits {
                     events.push(json!({"event": "complete"}));
                 }
+                // A part of a head stays in the buffer; a lone CR may begin an empty line.
+                let begun = connection.awaits_head() && !matches!(input.as_ref(), [] | [b'\r']);
+                let mid_request = begun || connection.awaits_body();
                 if waits || !connection.response_complete(keep_alive) {
                     events.push(json!({
                         "event": "end",
-                        "mid_request": connection.is_mid_request(&input),
+                        "mid_request": mid_request,
                         "bytes_left": input.len(),
                     }));
                     return events;

@@ -34,16 +34,37 @@ impl AccessLog {
         let target = match &config.access {
             AccessTarget::Off => return Ok(None),
             AccessTarget::Stdout => File::from(io::stdout().as_fd().try_clone_to_owned()?),
-            AccessTarget::File(path) => OpenOptions::new().create(true).append(true).open(path)?,
+            AccessTarget::File(path) => appending().create(true).open(path)?,
         };
         let writer = QueuedWriter::start("hoopsnake-access", target, config.overflow);
         Ok(Some(Self { writer, format: config.access_format }))
+    }
+
+    /// Whether `open` would succeed; leaves nothing behind.
+    ///
+    /// # Errors
+    /// What `open` would say.
+    pub fn check(config: &LogConfig) -> io::Result<()> {
+        let AccessTarget::File(path) = &config.access else { return Ok(()) };
+        match appending().create_new(true).open(path) {
+            Ok(_) => std::fs::remove_file(path),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                appending().open(path).map(drop)
+            }
+            Err(error) => Err(error),
+        }
     }
 
     /// Waits, for a second at most, until the lines are written.
     pub fn flush(&self) {
         self.writer.flush();
     }
+}
+
+fn appending() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.append(true);
+    options
 }
 
 impl AccessSink for AccessLog {

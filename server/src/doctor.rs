@@ -5,10 +5,11 @@ use std::fmt::Write as _;
 
 use rustix::process::{Resource, getrlimit};
 
+use crate::access_log::AccessLog;
 use crate::config::{Config, Typed, usable_cpu_count};
 use crate::error::Fault;
 use crate::machine;
-use crate::supervisor::Listeners;
+use crate::supervisor::{Listeners, PidFile};
 use crate::sys::probe;
 
 /// A titled list of names and values.
@@ -86,6 +87,33 @@ pub fn kernel(config: &Config) -> (Section, Option<Fault>) {
 pub fn listening(config: &Config) -> Result<(), Fault> {
     Listeners::open(config)?.remove_paths();
     Ok(())
+}
+
+/// Tries the files that the server would write to, and leaves nothing behind.
+///
+/// # Errors
+/// What the server would say.
+pub fn files(config: &Config) -> Result<(), Fault> {
+    if let Some(path) = &config.pid_file {
+        PidFile::create(path)?.remove();
+    }
+    AccessLog::check(&config.log)
+        .map_err(|error| Fault::start(format!("{} cannot be opened: {error}", config.log.access)))
+}
+
+/// What the server would do besides, and nobody tried.
+#[must_use]
+pub fn unchecked(config: &Config) -> Section {
+    let mut rows = vec![(
+        String::new(),
+        "workers: none was forked, no thread was started and no request was answered".to_owned(),
+    )];
+    if config.user.is_some() || config.group.is_some() {
+        let text =
+            "user and group: they exist, and everything above was done without becoming them";
+        rows.push((String::new(), text.to_owned()));
+    }
+    Section { title: "Not checked", rows }
 }
 
 fn limit(resource: Resource, unit: &str) -> String {

@@ -23,6 +23,9 @@ use crate::sync::{
     Arc, AtomicBool, AtomicU32, AtomicU64, Condvar, Mutex, Ordering, Padded, Queue, fence, lock,
 };
 
+/// Of a request target in a line of the log. **Unit**: bytes.
+const SHOWN_TARGET_BYTES_MAX: usize = 512;
+
 /// The completion ring of one reactor and the word that says whether the reactor sleeps.
 #[derive(Debug)]
 pub struct Completions {
@@ -267,6 +270,15 @@ impl Exchange {
             refunded: Condvar::new(),
             completions,
         }
+    }
+
+    /// The request as an operator is shown it: method and target, without control bytes, cut.
+    #[must_use]
+    pub fn request_line(&self) -> String {
+        let target = self.head.target();
+        let shown = &target[..target.len().min(SHOWN_TARGET_BYTES_MAX)];
+        let more = if shown.len() < target.len() { "…" } else { "" };
+        format!("{} {}{more}", self.head.method().escape_ascii(), shown.escape_ascii())
     }
 
     /// Whether the answer may leave the connection open, as far as the server knows at this moment.

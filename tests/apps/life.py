@@ -2,6 +2,7 @@
 
 import atexit
 import contextvars
+import ctypes
 import json
 import os
 import signal
@@ -94,6 +95,12 @@ def get_variable(query):
 def hang(query):
     while True:
         time.sleep(0.01)
+
+
+def hold(query):
+    """In C, with the interpreter lock."""
+    ctypes.PyDLL(None).usleep(int(float(query["seconds"][0]) * 1e6))
+    return {"held": True}
 
 
 def debug(query):

@@ -79,6 +79,12 @@ def at(position):
     return made
 
 
+def hole():
+    made = tempfile.TemporaryFile()
+    made.truncate(100_000)
+    return made
+
+
 def closed():
     made = open(PLAIN, "rb")
     made.close()
@@ -101,6 +107,10 @@ KINDS = {
     "bytesio": lambda: io.BytesIO(DATA),
     "only_read": OnlyRead,
     "pipe": pipe,
+    "proc": lambda: open("/proc/version", "rb"),
+    "sys": lambda: open("/sys/devices/system/cpu/online", "rb"),
+    "hole": hole,
+    "empty": tempfile.TemporaryFile,
     "text": lambda: open(__file__),
     "closed": closed,
 }

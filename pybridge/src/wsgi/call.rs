@@ -21,7 +21,7 @@ use super::file_wrapper::{FileWrapper, file_rest};
 use super::input::Input;
 use super::port::{Callables, ResponsePort};
 use super::report;
-use super::response::{NotStarted, Response, request_line};
+use super::response::{NotStarted, Response};
 use super::running::Place;
 use crate::capi::EnteredContext;
 use crate::{attach, convert, names};
@@ -148,7 +148,7 @@ impl<'app> Worker<'app> {
         let served =
             catch_unwind(AssertUnwindSafe(|| self.serve(py, &exchange, body, &completion)));
         if served.is_err() {
-            tracing::error!("bug: {}: its thread panicked", request_line(&exchange));
+            tracing::error!("bug: {}: its thread panicked", exchange.request_line());
             self.fail(py);
         }
         completion.tell();
@@ -220,7 +220,7 @@ impl<'app> Worker<'app> {
             Failure::Raised { error, .. }
                 if exchange.is_gone() && error.is_instance_of::<PyConnectionResetError>(py) =>
             {
-                tracing::debug!("{}: the client left", request_line(exchange));
+                tracing::debug!("{}: the client left", exchange.request_line());
             }
             Failure::Raised { doing, error } => report::raised(py, exchange, &doing, error),
             Failure::Broke(what) => report::broke(exchange, &what),

@@ -3,6 +3,7 @@
 
 use std::fs::File;
 use std::os::fd::BorrowedFd;
+use std::os::unix::fs::MetadataExt as _;
 
 use pyo3::exceptions::PyStopIteration;
 use pyo3::gc::{PyTraverseError, PyVisit};
@@ -104,8 +105,11 @@ fn rest_of(filelike: &Bound<'_, PyAny>) -> PyResult<Option<FileRest>> {
 fn own_rest(descriptor: BorrowedFd<'_>, offset: u64) -> Option<FileRest> {
     let file = File::from(rustix::io::fcntl_dupfd_cloexec(descriptor, 0).ok()?);
     let metadata = file.metadata().ok()?;
+    // A file without a block says nothing about its length: those of procfs claim 0 bytes and those
+    // of sysfs 4096, whatever they hold.
+    let has_length = metadata.is_file() && metadata.blocks() > 0;
     let length = metadata.len().saturating_sub(offset);
-    metadata.is_file().then_some(FileRest { file, offset, length })
+    has_length.then_some(FileRest { file, offset, length })
 }
 
 /// The object of the standard library whose `read` the wrapper would call, if its bytes are those of

@@ -4,7 +4,6 @@ use hoopsnake_server::exchange::Exchange;
 use pyo3::exceptions::PyException;
 use pyo3::prelude::*;
 
-use super::response::request_line;
 use crate::{convert, names};
 
 /// A traceback in the log is cut in the middle of what is longer. **Unit**: bytes. **Why**: a
@@ -20,14 +19,14 @@ pub(super) fn raised(py: Python<'_>, exchange: &Exchange, doing: &str, error: Py
     } else {
         " (this ends the request, not the worker)"
     };
-    let line = request_line(exchange);
+    let line = exchange.request_line();
     let traceback = traceback(py, error);
     tracing::error!(target: "hoopsnake.app", "{line}: the application {doing}{note}\n{traceback}");
 }
 
 /// The application broke a rule of PEP 3333.
 pub(super) fn broke(exchange: &Exchange, what: &str) {
-    let line = request_line(exchange);
+    let line = exchange.request_line();
     tracing::error!(target: "hoopsnake.app", "{line}: {what}");
 }
 

@@ -298,7 +298,7 @@ impl Response {
                     target: "hoopsnake.app",
                     "{}: the application gave {body_bytes} bytes of body and set Content-Length to \
                      {length}; the connection is reset, so that the client sees it",
-                    request_line(&self.exchange)
+                    self.exchange.request_line()
                 );
                 self.abort();
             }
@@ -374,7 +374,7 @@ impl Response {
                 target: "hoopsnake.app",
                 "{}: the application gave more bytes of body than its Content-Length; the rest is \
                  cut off",
-                request_line(&self.exchange)
+                self.exchange.request_line()
             );
         }
     }
@@ -385,14 +385,3 @@ impl Sending {
         End { status: self.status, body_bytes: self.body_bytes, keep_alive: self.keep_alive }
     }
 }
-
-/// The request as the log names it: method and target, escaped and cut.
-pub(super) fn request_line(exchange: &Exchange) -> String {
-    let target = exchange.head.target();
-    let shown = &target[..target.len().min(LOGGED_TARGET_BYTES_MAX)];
-    let more = if shown.len() < target.len() { "…" } else { "" };
-    format!("{} {}{more}", exchange.head.method().escape_ascii(), shown.escape_ascii())
-}
-
-/// **Unit**: bytes.
-const LOGGED_TARGET_BYTES_MAX: usize = 512;

@@ -6,8 +6,6 @@ use hoopsnake_server::exchange::Exchange;
 use hoopsnake_server::http::Version;
 use hoopsnake_server::pool::ThreadIndex;
 
-use super::response::request_line;
-
 #[expect(
     clippy::disallowed_types,
     reason = "guards one word; nothing here is for a model to check"
@@ -54,7 +52,7 @@ impl Running {
                 Version::Http10 => "HTTP/1.0",
                 Version::Http11 => "HTTP/1.1",
             };
-            Some((place.index, format!("{} {version}", request_line(&exchange))))
+            Some((place.index, format!("{} {version}", exchange.request_line())))
         });
         running.collect()
     }

@@ -3,6 +3,7 @@
 mod layers;
 mod limits;
 mod options;
+mod reference;
 mod value;
 
 use std::path::{Path, PathBuf};
@@ -12,6 +13,7 @@ use std::time::Duration;
 pub use layers::{Origin, Request, Setting, Typed, Verb, parse};
 pub use limits::table as limits_table;
 pub use options::RawConfig;
+pub use reference::reference;
 pub use value::{AppSpec, BOUNDS, Bind, Bound, in_units};
 
 use crate::access::AccessSink;
@@ -143,7 +145,7 @@ pub struct Config {
     pub send_timeout: Duration,
     /// From the signal to the end, whatever the application does.
     pub grace: Duration,
-    /// See [`Settings`]; not above `grace`.
+    /// See [`Settings`]; at most half of `grace`.
     pub drain_idle: Duration,
     /// See [`Settings`].
     pub body_bytes_max: u64,
@@ -213,7 +215,7 @@ impl Config {
             body_timeout: reader.named("body-timeout", &raw.body_timeout, value::seconds)?,
             send_timeout: reader.named("send-timeout", &raw.send_timeout, value::seconds)?,
             grace,
-            drain_idle: reader.named("drain-idle", &raw.drain_idle, value::seconds)?.min(grace),
+            drain_idle: reader.named("drain-idle", &raw.drain_idle, value::seconds)?.min(grace / 2),
             body_bytes_max: reader.named("max-body", &raw.max_body, value::bytes)?,
             http: reader.http_limits()?,
             spool_dir: raw.spool_dir.as_ref().map_or_else(std::env::temp_dir, PathBuf::from),

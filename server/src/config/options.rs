@@ -184,7 +184,8 @@ pub struct RawConfig {
     )]
     pub grace: String,
 
-    /// Seconds that idle connections stay open in a stop, for requests that are on their way
+    /// Seconds that idle connections stay open in a stop, for requests that are on their way; at
+    /// most half of --grace counts
     #[arg(
         long,
         env = "HOOPSNAKE_DRAIN_IDLE",
@@ -346,9 +347,10 @@ const USAGE: &str = "hoopsnake [serve] [OPTIONS] APP
 
 const AFTER: &str = "\
 `doctor` prints the resolved configuration with the origin of every value, what the kernel and the
-interpreter offer and whether APP can be imported, and exits as the server would.
+interpreter offer, whether APP can be imported and what it did not check, and exits as the server
+would.
 
-Every option is also a variable, HOOPSNAKE_<NAME>, and a key in ./hoopsnake.toml, or under
+Every option with a value is also a variable, HOOPSNAKE_<NAME>, and a key in ./hoopsnake.toml, or under
 [tool.hoopsnake] in ./pyproject.toml. A flag wins over a variable, a variable over a file.
 
 Exit codes: 0 stopped, 1 start-up failed or a stop had to cut something, 2 usage, 78 this machine

@@ -65,6 +65,16 @@ fn defaults_are_those_of_the_design() {
 }
 
 #[test]
+fn idle_connections_get_half_of_the_grace_at_most() {
+    for (grace, drain_idle, expected) in
+        [("25", "5", 5000), ("25", "20", 12_500), ("5", "5", 2500), ("0", "5", 0)]
+    {
+        let config = config(&["a", "--grace", grace, "--drain-idle", drain_idle]).unwrap();
+        assert_eq!(config.drain_idle, Duration::from_millis(expected), "{grace} {drain_idle}");
+    }
+}
+
+#[test]
 fn a_bad_value_names_itself_its_range_and_its_origin() {
     for (arguments, sentence) in [
         (

@@ -97,21 +97,6 @@ impl Connection {
         }
     }
 
-    /// The peer has closed its sending side and `input` is what is left. True: in the middle of a
-    /// request, the rest of which will not come. False: between requests or after a complete one.
-    #[must_use]
-    pub fn is_mid_request(&self, input: &BytesMut) -> bool {
-        match self.reading {
-            Reading::Head(HeadProgress::RequestLine { .. }) => {
-                !matches!(input.as_ref(), [] | [b'\r'])
-            }
-            Reading::Head(HeadProgress::Fields { .. })
-            | Reading::Length { .. }
-            | Reading::Chunked(_) => true,
-            Reading::Complete | Reading::Ended | Reading::Failed(_) => false,
-        }
-    }
-
     /// Whether a request head is awaited.
     #[must_use]
     pub fn awaits_head(&self) -> bool {

@@ -5,7 +5,7 @@ use std::io as std_io;
 use bytes::{Bytes, BytesMut};
 
 use super::io::{Chunk, Io, Outgoing};
-use super::run::{Reactor, request_line};
+use super::run::Reactor;
 use super::session::{Answer, Collected, Incoming, Sending, State, Watch};
 use super::token::Token;
 use crate::exchange::{Body, End, Exchange, Job, Output};
@@ -336,7 +336,7 @@ impl<I: Io> Reactor<I> {
                 let keep_alive = may_keep && exchange.keep_alive();
                 let context = ResponseContext::of(&exchange.head, keep_alive, server.as_deref());
                 if status >= 500 && !may_keep {
-                    tracing::debug!(request = request_line(&exchange.head), status, "refused");
+                    tracing::debug!(request = exchange.request_line(), status, "refused");
                 }
                 (context, Answer::Of(exchange))
             }

@@ -355,7 +355,7 @@ impl<I: Io> Reactor<I> {
         let mut unanswered = Vec::new();
         for session in self.slots.iter() {
             if let Some(exchange) = session.exchange() {
-                unanswered.push(request_line(&exchange.head));
+                unanswered.push(exchange.request_line());
                 exchange.set_gone();
             }
         }
@@ -460,12 +460,4 @@ impl Refusals {
             self.count = 0;
         }
     }
-}
-
-/// A request line as it is shown to an operator: no control bytes, bounded.
-pub(crate) fn request_line(head: &http::RequestHead) -> String {
-    const SHOWN_BYTES_MAX: usize = 256;
-    let target = head.target();
-    let shown = &target[..target.len().min(SHOWN_BYTES_MAX)];
-    format!("{} {}", head.method().escape_ascii(), shown.escape_ascii())
 }

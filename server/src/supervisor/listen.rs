@@ -27,6 +27,15 @@ impl Listeners {
     /// Start: the first address that cannot be bound, why, and what to do.
     pub fn open(config: &Config) -> Result<Self, Fault> {
         let mut listeners = Self { sockets: Vec::new(), addresses: Vec::new(), paths: Vec::new() };
+        if let Err(fault) = listeners.bind_all(config) {
+            // Of those that were bound before it, too.
+            listeners.remove_paths();
+            return Err(fault);
+        }
+        Ok(listeners)
+    }
+
+    fn bind_all(&mut self, config: &Config) -> Result<(), Fault> {
         for bind in &config.binds {
             let opened = match bind {
                 Bind::Inet { host, port } => open_inet(host, *port, config)?,
@@ -34,7 +43,7 @@ impl Listeners {
                     let mode = config.uds_mode;
                     let opened = socket::listen_unix(path, mode, config.backlog)
                         .map_err(|error| refusal(&format!("unix:{}", path.display()), &error))?;
-                    listeners.paths.push(path.clone());
+                    self.paths.push(path.clone());
                     vec![opened]
                 }
                 Bind::Descriptor(number) => {
@@ -46,11 +55,11 @@ impl Listeners {
             for socket in opened {
                 let address = socket::local_address(&socket)
                     .map_err(|error| Fault::start(format!("a listener has no address: {error}")))?;
-                listeners.addresses.push(address);
-                listeners.sockets.push(socket);
+                self.addresses.push(address);
+                self.sockets.push(socket);
             }
         }
-        Ok(listeners)
+        Ok(())
     }
 
     /// For the banner.

@@ -31,6 +31,7 @@ use crate::clock;
 use crate::config::{Config, Interpreter};
 use crate::error::Fault;
 use crate::reactor::IoKind;
+use crate::sys::process::Parent;
 use crate::sys::signals::{SignalMask, SignalWatch};
 use control::{ControlSocket, Received, ToSupervisor, ToWorker};
 use roster::{Process, Standing, Worker};
@@ -48,6 +49,20 @@ const GRACE_MARGIN_MAX: Duration = Duration::from_secs(1);
 /// A SIGINT this soon after the first is the same key stroke: a terminal signals the whole group, and
 /// a wrapper (`timeout`, a shell script) passes its own on.
 const INTERRUPT_ECHO_MAX: Duration = Duration::from_millis(300);
+
+/// Tells a second Ctrl-C, which means "at once", from an echo of the first.
+#[derive(Debug, Default)]
+pub struct Interrupts {
+    first: Option<Instant>,
+}
+
+impl Interrupts {
+    /// SIGINT came, at this moment. True: it is a second one.
+    pub fn is_second(&mut self, now: Instant) -> bool {
+        let first = *self.first.get_or_insert(now);
+        now.saturating_duration_since(first) >= INTERRUPT_ECHO_MAX
+    }
+}
 
 /// Which side of a fork this is.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -92,10 +107,12 @@ impl Machine {
 pub struct WorkerSeed {
     /// From 1.
     pub number: usize,
-    /// To the supervisor; `None` without one (`--single-process`).
-    pub control: Option<ControlSocket>,
+    /// To the supervisor.
+    pub control: ControlSocket,
+    /// The supervisor: its end ends a worker that cannot look at `control` yet.
+    pub parent: Parent,
     /// Whoever takes it says why the application cannot be loaded.
-    pub voice: Option<Voice>,
+    pub voice: Voice,
     /// Where to accept.
     pub listeners: Vec<OwnedFd>,
     /// What was found out.
@@ -122,8 +139,7 @@ struct Supervisor<'run> {
     /// The application as the first ready worker found it.
     app: String,
     exit_code: u8,
-    /// When SIGINT came first.
-    interrupted: Option<Instant>,
+    interrupts: Interrupts,
     /// It was up once: its end is news.
     has_served: bool,
 }
@@ -156,7 +172,7 @@ pub fn run(
         phase: Phase::Starting,
         app: String::new(),
         exit_code: 0,
-        interrupted: None,
+        interrupts: Interrupts::default(),
         has_served: false,
     };
     loop {
@@ -220,6 +236,7 @@ impl Supervisor<'_> {
         if self.phase == Phase::Serving {
             self.voice.give_back();
         }
+        let parent = Parent::of_children();
         let mask = SignalMask::block_all();
         let forked = host.fork();
         if !matches!(forked, Ok(Fork::Child)) {
@@ -243,8 +260,9 @@ impl Supervisor<'_> {
                 mask.restore();
                 Ok(Some(WorkerSeed {
                     number,
-                    control: Some(theirs),
-                    voice: Some(self.voice.clone()),
+                    control: theirs,
+                    parent,
+                    voice: self.voice.clone(),
                     listeners: std::mem::take(&mut self.listeners.sockets),
                     machine: self.machine.clone(),
                 }))
@@ -300,12 +318,8 @@ impl Supervisor<'_> {
         if interrupts > 0 || self.signals.take(libc::SIGTERM) > 0 {
             self.begin_stop(name);
         }
-        if interrupts > 0 {
-            let now = clock::now();
-            let first = *self.interrupted.get_or_insert(now);
-            if now.saturating_duration_since(first) >= INTERRUPT_ECHO_MAX {
-                self.kill_all("a second SIGINT came");
-            }
+        if interrupts > 0 && self.interrupts.is_second(clock::now()) {
+            self.kill_all("a second SIGINT came");
         }
         // Asked for on each pass and not only after SIGCHLD: it costs one call and misses nothing.
         self.reap();

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use rustix::process::{Resource, Rlimit};
+use rustix::process::{Pid, Resource, Rlimit, Signal};
 
 /// Signals that a fault of the thread itself raises. Blocked, the kernel would kill the process
 /// without running a handler, and `faulthandler` could not print its trace.
@@ -45,6 +45,35 @@ pub fn raise_nofile() -> io::Result<DescriptorLimit> {
     )?;
     let hard_count = limit.maximum.unwrap_or(u64::MAX);
     Ok(DescriptorLimit { soft_count: hard_count, hard_count })
+}
+
+/// The process that forked this one, to be ended with.
+#[derive(Clone, Copy, Debug)]
+pub struct Parent(Pid);
+
+impl Parent {
+    /// The calling process, as its children will know it. Before the fork.
+    #[must_use]
+    pub fn of_children() -> Self {
+        Self(rustix::process::getpid())
+    }
+
+    /// In the child: from now on SIGKILL comes when the parent ends. False: it has ended already. The
+    /// kernel forgets it when the process changes its user or group.
+    ///
+    /// # Errors
+    /// None that a valid signal can have.
+    pub fn tie(self) -> io::Result<bool> {
+        rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
+        // If it ended before the call, no signal comes.
+        Ok(rustix::process::getppid() == Some(self.0))
+    }
+
+    /// In the child: the end of the parent is no signal any more.
+    pub fn untie(self) {
+        // No signal is always a valid one.
+        let _ = rustix::process::set_parent_process_death_signal(None);
+    }
 }
 
 /// Names the calling thread for `top -H` and debuggers; the kernel keeps 15 bytes of it.

@@ -114,8 +114,15 @@ pub fn listen_unix(path: &Path, mode: u32, backlog_count: u32) -> io::Result<Own
     let socket = new()?;
     rustix::net::bind(&socket, &address)?;
     // Nobody can connect before `listen`, so nobody slips in under the umask's mode.
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))?;
-    rustix::net::listen(&socket, i32::try_from(backlog_count).unwrap_or(i32::MAX))?;
+    let opened =
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).and_then(|()| {
+            Ok(rustix::net::listen(&socket, i32::try_from(backlog_count).unwrap_or(i32::MAX))?)
+        });
+    if let Err(error) = opened {
+        // It was made above; that it cannot be removed is not what has to be said.
+        let _ = std::fs::remove_file(path);
+        return Err(error);
+    }
     Ok(socket)
 }
 

@@ -143,32 +143,6 @@ fn an_answer_before_the_body_ends_the_connection() {
     }
 }
 
-#[test]
-fn where_a_half_close_finds_the_machine() {
-    for (text, mid_request) in [
-        ("", false),
-        ("\r", false),
-        ("\r\n", false),
-        ("G", true),
-        ("GET / HTTP/1.1\r\n", true),
-        (NO_BODY, false),
-        (LENGTH, true),
-        ("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhell", true),
-        ("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhello", false),
-        ("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhelloGET", false),
-        (CHUNKED, true),
-        ("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n", true),
-        ("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", false),
-        ("\0", false),
-    ] {
-        let (connection, input) = connection_after(text);
-        assert_eq!(connection.is_mid_request(&input), mid_request, "{text:?}");
-    }
-    let (mut connection, input) = connection_after(NO_BODY);
-    connection.response_complete(true);
-    assert!(!connection.is_mid_request(&input));
-}
-
 /// A stream of valid requests and what a connection must make of it.
 fn requests(random: &mut Random, count: usize) -> (Vec<u8>, Vec<Event>) {
     let mut text = Vec::new();
