@@ -21,14 +21,18 @@ const PING_COUNT: usize = 100_000;
 /// **Why**: a wait that took the net's second was ended by it.
 const WAIT_MAX: Duration = Duration::from_millis(900);
 
+fn spin(count: usize) {
+    for _ in 0..count {
+        std::hint::spin_loop();
+    }
+}
+
 /// Pings, each after the answer to the one before, so that every one meets a reactor on its way to
 /// sleep.
 fn ping(completions: &Completions, answered: &AtomicUsize) {
     for number in 0..PING_COUNT {
         // A different moment each time: the reactor is found awake, announcing or asleep.
-        for _ in 0..number * 7 % 1_009 {
-            std::hint::spin_loop();
-        }
+        spin(number * 7 % 1_009);
         completions.push(Token::new(0, 0));
         completions.wake_if_parked();
         while answered.load(Ordering::Acquire) <= number {
@@ -48,6 +52,9 @@ fn answer<I: Io>(mut io: I, completions: &Completions, answered: &AtomicUsize) {
         if count == PING_COUNT {
             break;
         }
+        // As the reactor has things to do between its last look and the announcement: the gap that
+        // the second look after it is for.
+        spin(count * 13 % 509);
         let parked = completions.park();
         let timeout = if parked { SLEEP_MAX } else { Duration::ZERO };
         let before = clock::now();
