@@ -234,13 +234,13 @@ STAGES: dict[str, tuple[int, Callable[[], None]]] = {
     "deny": (30, deny),
     "clippy": (110, clippy),
     "unit": (160, unit),
-    "vectors": (15, vectors),
+    "vectors": (20, vectors),
     "model": (150, model),
-    "wheel": (330, wheel),
+    "wheel": (320, wheel),
     "others": (105, others),
     "epoll": (120, epoll),
     "suite": (130, suite),
-    "clients": (45, clients),
+    "clients": (50, clients),
 }
 EVERYTHING = False
 
