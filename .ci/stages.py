@@ -126,6 +126,14 @@ def unit() -> None:
     run(main_python().path, "-m", "unittest", "discover", "-s", "bench", "-t", "bench")
 
 
+def vectors() -> None:
+    """llhttp's own test vectors, from the source distribution of aiohttp."""
+    cargo("build", "--locked", "-p", "hoopsnake-server", "--example", "http_verdict")
+    # Of an environment of its own: a system's Python may be without pip, which downloads them.
+    python = tool("pip", "pip").with_name("python")
+    run(python, "tests/vectors/llhttp.py")
+
+
 def model() -> None:
     cargo(
         *("test", "--locked", "-p", "hoopsnake-server", "--lib", "--release", "model"),
@@ -192,6 +200,16 @@ def epoll() -> None:
     pytest(bin_dir, "-q", "--io=epoll", name=f"Python {python.version}, epoll")
 
 
+def clients() -> None:
+    """Node's clients and slowhttptest's modes, on short deadlines; the other clients and
+    `wsgiref.validate` are tests of the suite."""
+    python = CACHE / "venvs" / main_python().version / "bin" / "python"
+    if not python.with_name("hoopsnake").exists():
+        environment(main_python())
+    for io in ("uring", "epoll"):
+        run(python, "-m", "conformance", "--quick", "--io", io, cwd=ROOT / "tests")
+
+
 def others() -> None:
     """The smoke tests on every other Python; all of the suite with --all."""
     for python in pythons()[1:]:
@@ -214,13 +232,15 @@ def suites() -> None:
 STAGES: dict[str, tuple[int, Callable[[], None]]] = {
     "fmt": (5, fmt),
     "deny": (30, deny),
-    "clippy": (120, clippy),
-    "unit": (150, unit),
+    "clippy": (110, clippy),
+    "unit": (160, unit),
+    "vectors": (20, vectors),
     "model": (150, model),
-    "wheel": (360, wheel),
-    "others": (115, others),
-    "epoll": (130, epoll),
-    "suite": (140, suite),
+    "wheel": (320, wheel),
+    "others": (105, others),
+    "epoll": (120, epoll),
+    "suite": (130, suite),
+    "clients": (50, clients),
 }
 EVERYTHING = False
 

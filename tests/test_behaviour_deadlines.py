@@ -1,4 +1,4 @@
-"""Four timers, each of its own: head, body, idle, send (PRODUCTION behaviour 10)."""
+"""Four timers, each of its own: head, body, idle, send (PRODUCTION behaviours 8 and 10)."""
 
 from __future__ import annotations
 
@@ -148,7 +148,8 @@ def test_a_body_that_progresses_may_take_longer(serve):
         assert json.loads(wire.response().body)["body"] == "slowly"
 
 
-def test_a_client_that_reads_nothing_is_cut_and_its_stream_closed(serve):
+def test_08_a_silent_client_is_cut_at_the_send_timeout_and_its_stream_closed(serve):
+    """PRODUCTION 8: neither FIN nor RST, and nothing is read: `--send-timeout` says that it left."""
     server = serve("behaviour_stream:app", "--send-timeout", "2", "--threads", "2")
     with Wire(server, receive_buffer=4096) as wire:
         began = time.monotonic()

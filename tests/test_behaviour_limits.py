@@ -28,16 +28,30 @@ def test_06_a_hundred_requests_that_wait_are_answered_in_the_drain(serve):
 
 
 def test_06_a_request_in_the_listen_queue_is_answered_too(serve):
-    server = serve("behaviour_echo:app", "--threads", "1", "--max-connections", "4")
-    # More than may be open: the rest wait in the kernel, accepted for their clients.
-    wires = [Wire(server, timeout=30) for _ in range(12)]
-    for wire in wires:
-        wire.send(request("GET", "/sleep?seconds=0.1", "Connection: close"))
-    time.sleep(0.2)
-    for wire in wires:
-        assert wire.response().body == b"slept"
+    """PRODUCTION 6, RULES 25: the worker is full when SIGTERM comes, and what the kernel has accepted
+    for it is answered all the same."""
+    flags = ("--threads", "1", "--max-connections", "4", "--drain-idle", "1")
+    server = serve("behaviour_echo:app", *flags)
+    inside = [Wire(server, timeout=30) for _ in range(4)]
+    for wire in inside:
+        found = wire.get("/")
+        assert (found.body, found.closes) == (b"hello", False)
+    # More than may be open: these wait in the kernel, accepted for their clients.
+    queued = [Wire(server, timeout=30) for _ in range(8)]
+    for number, wire in enumerate(queued):
+        wire.send(request("GET", f"/sleep?seconds=0.1&say={number}"))
+    for wire in queued:
+        assert wire.is_silent_for(0.1)
+    server.process.terminate()
+    for number, wire in enumerate(queued):
+        found = wire.response()
+        assert (found.status, found.body, found.closes) == (200, b"%d" % number, True)
         wire.expect_end()
         wire.socket.close()
+    for wire in inside:
+        wire.expect_end()
+        wire.socket.close()
+    assert server.wait() == 0
 
 
 def test_11_idle_connections_are_no_load(serve):

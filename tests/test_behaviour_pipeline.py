@@ -15,6 +15,7 @@ server = shared_server("behaviour_echo:app", "--threads", "8")
 
 
 def test_29_a_get_sees_the_effect_of_the_post_before_it(server):
+    """PRODUCTION 29, RULES 17."""
     with Wire(server) as wire:
         before = int(wire.get("/count").body)
         add = request("POST", "/count", "Content-Length: 1") + b"x"

@@ -51,7 +51,7 @@ def test_18_head_says_what_get_would(server):
         assert wire.get("/").body == b"hello"
 
 
-def test_19_head_of_a_stream_and_of_write_drops_the_body(server):
+def test_rule_19_head_of_a_stream_and_of_write_drops_the_body(server):
     with Wire(server) as wire:
         for target in ("/answer?status=200&pieces=100&stream=1", "/write"):
             wire.send(request("HEAD", target))

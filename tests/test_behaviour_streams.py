@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import statistics
 import time
 
 import pytest
@@ -31,18 +30,23 @@ def open_stream(wire: Wire, name: str, pieces: int, seconds: float) -> None:
 
 
 def test_01_a_lone_request_is_answered_while_all_but_one_thread_stream(server):
+    """PRODUCTION 1, every time: while all streams are open, and before one of them is ten pieces on."""
     wires = [Wire(server) for _ in range(3)]
-    for number, wire in enumerate(wires):
-        open_stream(wire, f"one-{number}", 100_000, 0.05)
-    durations = []
+    names = [f"one-{number}" for number in range(3)]
+    for name, wire in zip(names, wires, strict=True):
+        open_stream(wire, name, 100_000, 0.05)
     for _ in range(30):
+        before = {name: fate(server, name)["pieces"] for name in names}
         started = time.monotonic()
         with Wire(server) as wire:
             assert wire.get("/").body == b"hello"
-        durations.append(time.monotonic() - started)
-    # A request that waited for a stream would wait for ever; the bounds are for a busy machine.
-    assert statistics.median(durations) < 0.1, durations
-    assert max(durations) < 1, durations
+        duration = time.monotonic() - started
+        after = {name: fate(server, name) for name in names}
+        assert [found["closed"] for found in after.values()] == [0, 0, 0]
+        # A request that waited for a stream would wait for all its pieces, over an hour. 100 ms are
+        # what an idle machine keeps; the bounds here are for one that runs other tests beside this.
+        assert all(after[name]["pieces"] - before[name] < 10 for name in names), (before, after)
+        assert duration < 1
     for wire in wires:
         wire.reset()
     for number in range(3):
@@ -51,6 +55,7 @@ def test_01_a_lone_request_is_answered_while_all_but_one_thread_stream(server):
 
 @pytest.mark.parametrize("way", ["FIN", "RST"])
 def test_08_a_stream_is_closed_soon_after_its_client_left(server, way):
+    """PRODUCTION 8: told within 1 s, at the generator's next piece; then not asked for another."""
     name = f"gone-{way}"
     wire = Wire(server)
     open_stream(wire, name, 100_000, 0.1)
@@ -60,8 +65,8 @@ def test_08_a_stream_is_closed_soon_after_its_client_left(server, way):
     else:
         wire.socket.close()
     wait_until(lambda: fate(server, name)["closed"], what=f"{name} is closed")
-    # Within a second at a piece each 0.1 s; twice that for a busy machine.
-    assert fate(server, name)["closed_at"] - left < 2
+    # At a piece each 0.1 s. Both clocks are the machine's monotonic one.
+    assert fate(server, name)["closed_at"] - left < 1
     pieces = fate(server, name)["pieces"]
     time.sleep(0.3)
     assert fate(server, name) | {"pieces": pieces, "closed": 1} == fate(server, name)
@@ -106,8 +111,11 @@ def test_a_piece_is_sent_when_it_is_made(server):
         assert wire.line() == b"0"
 
 
-def test_09_a_slow_reader_costs_its_own_budget_only(server):
-    mebibytes = 200
+def test_09_a_slow_reader_costs_its_own_budget_only(server, pytestconfig):
+    """PRODUCTION 9: a generator of 200 MiB to a reader of 10 KB/s that reads on at full speed after
+    five seconds. The whole, 1 GiB with `--long`, says no more: memory is bounded by the credit after
+    the first mebibyte, and at 10 KB/s throughout it would take a day."""
+    mebibytes = 1024 if pytestconfig.getoption("--long") else 200
     pid = server.worker_pids()[0]
     with Wire(server) as wire:
         assert wire.get("/stream?name=warm&pieces=64&seconds=0").body == PIECE * 64

@@ -192,9 +192,16 @@ def test_auto_falls_back_to_epoll_with_one_line(serve):
     assert server.get().text == "Hello, world!\n"
 
 
-def test_a_spool_that_cannot_be_used_is_a_warning(serve):
+def test_rule_26_a_spool_that_cannot_be_used_is_a_warning_and_a_500_for_large_bodies(serve):
     server = serve("hello", "--spool-dir", "/nonexistent", workers=2)
     assert server.log().count("spool-dir /nonexistent cannot hold request bodies") == 1
+    for _ in range(3):
+        assert server.request("POST", "/", bytes(64 * 1024)).status == 200
+        assert server.request("POST", "/", bytes(64 * 1024 + 1)).status == 500
+    # Each is said to the operator, not only the warning at the start.
+    said = [line for line in server.log().splitlines() if "/nonexistent" in line]
+    assert len(said) > 1, server.log()
+    assert "--spool-dir" in said[-1], said[-1]
     assert server.get().status == 200
 
 

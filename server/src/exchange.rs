@@ -5,6 +5,8 @@
 
 #[cfg(all(test, loom))]
 mod model;
+#[cfg(all(test, not(loom)))]
+mod tests;
 
 use std::collections::VecDeque;
 use std::fs::File;

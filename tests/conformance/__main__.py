@@ -1,8 +1,11 @@
 """`make conformance`: the suites that take longer or need more than Python.
 
-    cd tests && python -m conformance [--io uring|epoll]
+    cd tests && python -m conformance [--io uring|epoll] [--quick]
 
 Needs slowhttptest, wrk, ab, node and npm. What is missing is named and counts as a failure.
+
+`--quick` is what every run of CI does: Node's clients and slowhttptest's modes on short deadlines.
+What is missing there is named and left to `make conformance`.
 """
 
 from __future__ import annotations
@@ -43,10 +46,46 @@ def check_clients(io: str | None) -> int:
             except Exception as error:  # noqa: BLE001
                 failed += 1
                 print(f"FAIL {name}: {error!r}", flush=True)
-        install = ["npm", "install", "--silent", "--no-audit", "--no-fund", "--prefix", str(HERE)]
-        subprocess.run(install, check=True)
-        node = ["node", str(HERE / "clients.mjs"), str(echo.port), str(stream.port)]
-        failed += subprocess.run(node).returncode != 0
+    install_undici(check=True)
+    return failed + check_node(io, [])
+
+
+def install_undici(check: bool) -> bool:
+    """From npm, beside the script that imports it."""
+    install = ["npm", "install", "--silent", "--no-audit", "--no-fund", "--prefix", str(HERE)]
+    try:
+        return subprocess.run(install, check=check, timeout=60).returncode == 0
+    except (OSError, subprocess.TimeoutExpired):
+        if check:
+            raise
+        return False
+
+
+def check_node(io: str | None, flags: list[str]) -> int:
+    """Node's clients, by a script of their own."""
+    with (
+        Server("behaviour_echo:app", io=io) as echo,
+        Server("behaviour_stream:app", io=io) as stream,
+    ):
+        script = str(HERE / "clients.mjs")
+        command = ["node", script, str(echo.port), str(stream.port), *flags]
+        return int(subprocess.run(command, timeout=120).returncode != 0)
+
+
+def check_quick(io: str | None) -> int:
+    """What fits into every run, with what is installed."""
+    failed = 0
+    if not shutil.which("node"):
+        print("not run: Node's clients (node is not installed); make conformance demands them")
+    elif install_undici(check=False):
+        failed += check_node(io, [])
+    else:
+        print("not run: undici (npm could not install it); make conformance demands it")
+        failed += check_node(io, ["--own"])
+    if shutil.which("slowhttptest"):
+        failed += slow.run_all(io, quick=True)
+    else:
+        print("not run: slowhttptest (not installed); make conformance demands it")
     return failed
 
 
@@ -74,7 +113,13 @@ def main() -> int:
     """The number of failures, as an exit code."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--io", choices=["uring", "epoll"])
-    io = parser.parse_args().io
+    parser.add_argument("--quick", action="store_true", help="what every run of CI does")
+    options = parser.parse_args()
+    io = options.io
+    if options.quick:
+        failed = check_quick(io)
+        print(f"{failed} failed")
+        return min(failed, 1)
     missing = [
         f"{tool} (package {package})" for tool, package in TOOLS.items() if not shutil.which(tool)
     ]

@@ -1,4 +1,4 @@
-"""slowhttptest's three modes: two hundred slow clients, all ended at the deadlines, others served.
+"""slowhttptest's three modes: hundreds of slow clients, all ended at the deadlines, others served.
 
 A server without deadlines shows them all connected to the end and answers nobody else. The judge is
 the server's own table of descriptors: a slow reader looks at its socket too seldom to tell.
@@ -9,15 +9,30 @@ from __future__ import annotations
 import os
 import subprocess
 import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 
 from .wire import Server, Wire
 
-CONNECTIONS = 200
-TIMEOUT_SECONDS = 4
-TEST_SECONDS = 20
 OTHERS_WAIT_SECONDS = 1.0
-# Until all are ended: two deadlines (a response, then idle) and some for a busy machine.
-ENDED_SECONDS = 2 * TIMEOUT_SECONDS + 4
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How many connections, how long the deadlines are, and how long the tool goes on (seconds)."""
+
+    connections: int
+    timeout: int
+    test: int
+
+    @property
+    def ended(self) -> int:
+        """Until all are ended: two deadlines (a response, then idle) and some for a busy machine."""
+        return 2 * self.timeout + 4
+
+
+FULL = Scale(connections=200, timeout=4, test=20)
+QUICK = Scale(connections=100, timeout=2, test=12)
 MODES = {
     # Heads that go on for ever, a field every 2 s.
     "slow headers": ("-H", "-i", "2", "-t", "GET", "-x", "24"),
@@ -29,38 +44,38 @@ MODES = {
 FLAGS = ("--header-timeout", "--body-timeout", "--send-timeout", "--keep-alive")
 
 
-def run(mode: str, io: str | None) -> str:
+def run(mode: str, io: str | None, scale: Scale) -> str:
     """Runs a mode; returns what is wrong, or nothing."""
-    flags = [part for flag in FLAGS for part in (flag, str(TIMEOUT_SECONDS))]
+    flags = [part for flag in FLAGS for part in (flag, str(scale.timeout))]
     with Server("behaviour_echo:app", *flags, io=io) as server:
         target = "/sized?bytes=1000000" if mode == "slow read" else "/echo"
         command = [
             "slowhttptest",
             *MODES[mode],
             "-c",
-            str(CONNECTIONS),
+            str(scale.connections),
             "-r",
             "200",
             "-p",
             "3",
             "-l",
-            str(TEST_SECONDS),
+            str(scale.test),
             "-u",
             f"http://127.0.0.1:{server.port}{target}",
         ]
         idle = open_files(server)
         with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.STDOUT) as slow:
             try:
-                longest, highest, last = watch(server, slow, idle)
+                longest, highest, last = watch(server, slow, idle, scale)
             except TimeoutError:
                 return "another client was not served"
             finally:
                 slow.kill()
-        if highest < CONNECTIONS * 0.9:
+        if highest < scale.connections * 0.9:
             return f"only {highest} connections were open at once"
         if longest > OTHERS_WAIT_SECONDS:
             return f"another client waited {longest:.2f} s"
-        if last > ENDED_SECONDS:
+        if last > scale.ended:
             return f"slow connections were open until {last:.1f} s"
         return ""
 
@@ -70,12 +85,14 @@ def open_files(server: Server) -> int:
     return len(os.listdir(f"/proc/{server.worker_pids()[0]}/fd"))
 
 
-def watch(server: Server, slow: subprocess.Popen, idle: int) -> tuple[float, int, float]:
+def watch(
+    server: Server, slow: subprocess.Popen, idle: int, scale: Scale
+) -> tuple[float, int, float]:
     """Asks as another client for the tool's time. Returns the longest wait for an answer, the most
     connections that were open, and for how long some of them were."""
     longest, highest, last = 0.0, 0, 0.0
     began = time.monotonic()
-    while time.monotonic() - began < TEST_SECONDS:
+    while time.monotonic() - began < scale.test:
         started = time.monotonic()
         with Wire(server) as wire:
             assert wire.get("/").body == b"hello"
@@ -91,11 +108,14 @@ def watch(server: Server, slow: subprocess.Popen, idle: int) -> tuple[float, int
     return longest, highest, last
 
 
-def run_all(io: str | None) -> int:
-    """Prints a line for each mode; returns how many failed."""
+def run_all(io: str | None, quick: bool = False) -> int:
+    """Prints a line for each mode; returns how many failed. Quick: all at once, on short deadlines,
+    each on a server of its own."""
     failed = 0
-    for mode in MODES:
-        wrong = run(mode, io)
-        failed += bool(wrong)
-        print(f"{'FAIL' if wrong else 'ok  '} {mode} {wrong}", flush=True)
+    scale = QUICK if quick else FULL
+    with ThreadPoolExecutor(len(MODES) if quick else 1) as pool:
+        outcomes = pool.map(lambda mode: run(mode, io, scale), MODES)
+        for mode, wrong in zip(MODES, outcomes, strict=True):
+            failed += bool(wrong)
+            print(f"{'FAIL' if wrong else 'ok  '} {mode} {wrong}", flush=True)
     return failed

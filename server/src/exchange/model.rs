@@ -45,7 +45,7 @@ fn check(model: impl Fn() + Sync + Send + 'static) {
 }
 
 #[test]
-fn every_piece_is_taken_in_order_and_the_ring_never_holds_two_entries_of_one_read() {
+fn rules_7_every_piece_is_taken_in_order_and_the_ring_never_holds_two_entries_of_one_slot() {
     check(|| {
         let (exchange, completions) = exchange();
         let producer = {
@@ -58,6 +58,9 @@ fn every_piece_is_taken_in_order_and_the_ring_never_holds_two_entries_of_one_rea
         let mut taken = VecDeque::new();
         while taken.len() < 2 {
             if completions.pop().is_some() {
+                // Until the outputs are taken no producer may make another entry; each one here was
+                // beside the first on the ring, or took its place unasked.
+                assert_eq!(completions.pop(), None, "a second entry of the slot");
                 exchange.take_outputs(&mut taken);
                 continue;
             }
@@ -75,7 +78,7 @@ fn every_piece_is_taken_in_order_and_the_ring_never_holds_two_entries_of_one_rea
 }
 
 #[test]
-fn a_producer_that_waits_for_credit_is_let_go_by_a_refund_and_by_the_clients_end() {
+fn rules_7_a_producer_that_waits_for_credit_is_let_go_by_a_refund_and_by_the_clients_end() {
     for gone in [false, true] {
         check(move || {
             let (exchange, _) = exchange();

@@ -2,7 +2,8 @@
 //!
 //! Sleeping is modelled as "until the word changes", so a lost wake is a thread that yields for ever,
 //! which the checker reports. No wait here has a timeout: what saves a lost wake in production (the
-//! aged wake, the reactor's one-second net) is left out on purpose.
+//! aged wake, the reactor's one-second net) is left out on purpose. The queue is a stand-in whose push
+//! is only `Release` (`sync::modelled`), so a missing fence of RULES 8 fails here.
 
 use loom::thread;
 
@@ -40,7 +41,7 @@ fn check(preemptions: usize, model: impl Fn() + Sync + Send + 'static) {
 }
 
 #[test]
-fn a_job_submitted_while_the_thread_parks_is_taken_without_another_wake() {
+fn rules_8_a_job_submitted_while_the_thread_parks_is_taken_without_another_wake() {
     check(3, || {
         let lane = Arc::new(Lane::new(1, 4, completions()));
         let taker = {
@@ -94,7 +95,7 @@ fn a_wake_is_for_one_thread_and_none_is_left_over() {
 }
 
 #[test]
-fn a_completion_against_a_reactor_going_to_sleep_is_never_slept_through() {
+fn rules_8_a_completion_against_a_reactor_going_to_sleep_is_never_slept_through() {
     check(3, || {
         let completions = completions();
         let producer = {

@@ -3,6 +3,8 @@
 pub(crate) mod command;
 pub(crate) mod custody;
 pub mod io;
+#[cfg(all(test, not(loom)))]
+mod ping;
 mod receive;
 pub(crate) mod run;
 mod session;

@@ -1,25 +1,31 @@
 //! The whole reactor on the simulated network: many seeds, every kind of fault, exact bytes.
 //!
 //! The application is played by the test between two passes: it takes jobs, keeps them for as long as
-//! the seed says, and answers in one piece, in many, or not at all. What a client has read must be a
-//! prefix of the answers to what it sent, in order, and all of them unless its connection broke.
+//! the seed says, and answers in one piece, in many, from a file, or as a stream that waits for its
+//! credit. What a client has read must be a prefix of the answers to what it sent, in order, and all
+//! of them unless its connection broke; what the application gets must be the body that was sent.
+//!
+//! The files' thread is a real one. Before each pass it is waited for, in real time, so that what it
+//! answers and when (in virtual time) follows from the seed as everything else does.
 
+use std::io::{Read, Write};
 use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 
 use super::command::{Command, Commands};
-use super::io::ListenerIndex;
+use super::io::{ListenerIndex, Peer};
 use super::run::{Parts, Reactor};
 use super::sim::{ClientId, ClientRead, Faults, Network, Simulated};
+use super::token::Token;
 use super::wake::Waker;
 use super::{IoKind, Settings};
 use crate::clock;
 use crate::exchange::{Body, Completions, End, Exchange, Job, Output, SyncLane};
-use crate::http::connection::HttpLimits;
+use crate::http::connection::{Connection, HttpLimits, Input};
 use crate::limits;
-use crate::spool::Spool;
+use crate::spool::{Spool, open_unnamed};
 use crate::sync::Arc;
 
 const CLIENT_COUNT: usize = 12;
@@ -37,6 +43,25 @@ impl Random {
         mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         (mixed ^ (mixed >> 31)) % bound
     }
+}
+
+/// Says the seed of a run that panics, wherever it does.
+struct Seed(u64);
+
+impl Drop for Seed {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("the simulation failed with seed {}", self.0);
+        }
+    }
+}
+
+/// What runs have exercised, so that none of it can fall away unseen.
+#[derive(Debug, Default)]
+struct Seen {
+    spooled_bodies: usize,
+    answers_from_files: usize,
+    waits_for_credit: usize,
 }
 
 /// A client's side: what it will send, what it must read.
@@ -81,46 +106,64 @@ fn settings() -> Settings {
     }
 }
 
-/// The answer to request `number` of a client: its own name, so that no other's can pass for it.
+/// The answer to a request: its own name, so that no other's can pass for it.
 fn answer(path: &[u8], body_bytes: u64) -> Vec<u8> {
-    let filler = "x".repeat(path.len() * 97 % 3_000);
+    let filler_bytes = if path.ends_with(b"/large") { 100_000 } else { path.len() * 97 % 3_000 };
+    let filler = "x".repeat(filler_bytes);
     let content = format!("{} {body_bytes} {filler}", path.escape_ascii());
     format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{content}", content.len()).into_bytes()
+}
+
+/// The body of a request: no two of a client are the same, and every position shows.
+fn body_of(path: &[u8], length: usize) -> Vec<u8> {
+    let start = path.iter().map(|byte| usize::from(*byte)).sum::<usize>();
+    (start..start + length).map(|at| b'a' + (at % 23) as u8).collect()
 }
 
 fn client(network: &Network, index: usize, random: &mut Random) -> Client {
     let (mut unsent, mut expected) = (Vec::new(), Vec::new());
     let count = 1 + random.below(8);
+    // A few, so that most of a run is quick.
+    let is_large = index.is_multiple_of(4);
     for number in 0..count {
-        let path = format!("/{index}/{number}/{}", "p".repeat(random.below(30) as usize));
-        let body = "b".repeat(random.below(3) as usize * random.below(20_000) as usize);
+        let large = is_large && random.below(3) == 0;
+        let end = if large { "/large" } else { "" };
+        let path = format!("/{index}/{number}/{}{end}", "p".repeat(random.below(30) as usize));
+        let mut length = random.below(3) as usize * random.below(20_000) as usize;
+        if large && random.below(3) > 0 {
+            length += limits::BODY_MEMORY_BYTES_MAX;
+        }
+        let body = body_of(path.as_bytes(), length);
         let close = if number + 1 == count { "Connection: close\r\n" } else { "" };
         let head = format!("POST {path} HTTP/1.1\r\nHost: a\r\n{close}");
-        match random.below(3) {
-            0 => unsent.extend_from_slice(format!("{head}\r\n").as_bytes()),
-            1 => {
-                let length = body.len();
-                let text = format!("{head}Content-Length: {length}\r\n\r\n{body}");
-                unsent.extend_from_slice(text.as_bytes());
-            }
-            _ if body.is_empty() => {
-                let text = format!("{head}Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n");
-                unsent.extend_from_slice(text.as_bytes());
-            }
-            _ => {
-                let length = body.len();
-                let text = format!(
-                    "{head}Transfer-Encoding: chunked\r\n\r\n{length:x}\r\n{body}\r\n0\r\n\r\n"
-                );
-                unsent.extend_from_slice(text.as_bytes());
-            }
-        }
-        let framed = unsent.ends_with(b"b") || unsent.ends_with(b"0\r\n\r\n");
-        let body_bytes = if framed { body.len() as u64 } else { 0 };
+        let framing = random.below(3);
+        push_request(&mut unsent, &head, &body, framing);
+        let body_bytes = if framing == 0 { 0 } else { length as u64 };
         expected.extend_from_slice(&answer(path.as_bytes(), body_bytes));
     }
     let id = network.connect(ListenerIndex(0));
     Client { id, unsent, expected, read: Vec::new(), state: ClientState::Open }
+}
+
+/// `framing`: 0 no body, 1 by length, 2 in chunks.
+fn push_request(out: &mut Vec<u8>, head: &str, body: &[u8], framing: u64) {
+    let length = body.len();
+    match framing {
+        0 => out.extend_from_slice(format!("{head}\r\n").as_bytes()),
+        1 => {
+            out.extend_from_slice(format!("{head}Content-Length: {length}\r\n\r\n").as_bytes());
+            out.extend_from_slice(body);
+        }
+        _ => {
+            out.extend_from_slice(format!("{head}Transfer-Encoding: chunked\r\n\r\n").as_bytes());
+            for piece in body.chunks(30_000) {
+                out.extend_from_slice(format!("{:x}\r\n", piece.len()).as_bytes());
+                out.extend_from_slice(piece);
+                out.extend_from_slice(b"\r\n");
+            }
+            out.extend_from_slice(b"0\r\n\r\n");
+        }
+    }
 }
 
 impl Client {
@@ -148,31 +191,160 @@ impl Client {
     }
 }
 
+/// A request that the application has and has not answered, or not in full.
+struct Held {
+    exchange: Arc<Exchange>,
+    text: Vec<u8>,
+    sent: usize,
+    way: Way,
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Way {
+    /// So many pieces, at once.
+    Pieces(usize),
+    /// So many bytes from memory, the rest from a file.
+    File(usize),
+    /// Pieces of up to so many bytes, each made when there is credit for it.
+    Stream(usize),
+}
+
+impl Held {
+    fn new(exchange: Arc<Exchange>, body: Body, random: &mut Random, seen: &mut Seen) -> Self {
+        let path = exchange.head.path();
+        let body_bytes = body.len();
+        let expected = body_of(path, body_bytes as usize);
+        match body {
+            Body::Empty => {}
+            Body::Memory(bytes) => assert!(bytes == expected, "not the body that was sent"),
+            Body::Spooled { mut file, length, reservation } => {
+                assert!(length > limits::BODY_MEMORY_BYTES_MAX as u64, "it fits in memory");
+                let mut found = Vec::new();
+                file.read_to_end(&mut found).expect("a file");
+                assert!(found == expected, "not the body that was spooled");
+                drop(reservation);
+                seen.spooled_bodies += 1;
+            }
+        }
+        let text = answer(path, body_bytes);
+        let way = match random.below(6) {
+            0 => Way::File(random.below(text.len() as u64) as usize),
+            1 => Way::Stream(3),
+            2 => Way::Stream(20_000),
+            _ => Way::Pieces(1 + random.below(4) as usize),
+        };
+        Self { exchange, text, sent: 0, way }
+    }
+
+    fn end(&self) -> End {
+        End { status: 200, body_bytes: 0, keep_alive: self.exchange.keep_alive() }
+    }
+
+    fn push(&mut self, length: usize) {
+        let piece = &self.text[self.sent..(self.sent + length).min(self.text.len())];
+        self.sent += piece.len();
+        let end = (self.sent == self.text.len()).then(|| self.end());
+        let head = Bytes::copy_from_slice(piece);
+        self.exchange.push(Output::Data { head, body: Bytes::new(), end });
+    }
+
+    /// Pushes the rest from a file that has other bytes before and after it.
+    fn push_file(&mut self, head: Bytes) {
+        const PADDING: &[u8] = b"not of the answer";
+        let rest = &self.text[self.sent..];
+        let mut file = open_unnamed(&std::env::temp_dir()).expect("a file without a name");
+        file.write_all(&[PADDING, rest, PADDING].concat()).expect("room for it");
+        let (offset, length) = (PADDING.len() as u64, rest.len() as u64);
+        self.exchange.push(Output::File { head, file, offset, length, end: Some(self.end()) });
+        self.sent = self.text.len();
+    }
+
+    /// Answers, or goes on doing so. True: nothing is left to do.
+    fn go_on(&mut self, random: &mut Random, seen: &mut Seen) -> bool {
+        match self.way {
+            Way::Pieces(count) => {
+                let length = self.text.len().div_ceil(count);
+                while self.sent < self.text.len() {
+                    self.push(length);
+                }
+            }
+            Way::File(before) => {
+                seen.answers_from_files += 1;
+                if random.below(2) == 0 && before > 0 {
+                    self.push(before);
+                    self.push_file(Bytes::new());
+                } else {
+                    let head = Bytes::copy_from_slice(&self.text[..before]);
+                    self.sent = before;
+                    self.push_file(head);
+                }
+            }
+            Way::Stream(length) => {
+                while self.sent < self.text.len() && !self.exchange.is_gone() {
+                    if !self.exchange.has_credit() {
+                        seen.waits_for_credit += 1;
+                        return false;
+                    }
+                    self.push(1 + random.below(length as u64) as usize);
+                }
+            }
+        }
+        true
+    }
+}
+
 /// Plays the application for one pass.
-fn play(lane: &SyncLane, held: &mut Vec<(Arc<Exchange>, u64)>, random: &mut Random) {
+fn play(lane: &SyncLane, held: &mut Vec<Held>, random: &mut Random, seen: &mut Seen) {
     while let Some(job) = lane.try_next_job() {
         if let Job::Request { exchange, body } = job {
-            if let Body::Spooled { .. } = body {
-                panic!("no body of the simulation is that large");
-            }
-            held.push((exchange, body.len()));
+            held.push(Held::new(exchange, body, random, seen));
         }
     }
     while !held.is_empty() && random.below(3) > 0 {
-        let (exchange, body_bytes) = held.swap_remove(random.below(held.len() as u64) as usize);
-        let text = answer(exchange.head.path(), body_bytes);
-        let end = End { status: 200, body_bytes: 0, keep_alive: exchange.keep_alive() };
-        let piece_count = 1 + random.below(4) as usize;
-        let mut pieces = text.chunks(text.len().div_ceil(piece_count)).peekable();
-        while let Some(piece) = pieces.next() {
-            let head = Bytes::copy_from_slice(piece);
-            let end = pieces.peek().is_none().then_some(end);
-            exchange.push(Output::Data { head, body: Bytes::new(), end });
+        let index = random.below(held.len() as u64) as usize;
+        if held[index].go_on(random, seen) {
+            held.swap_remove(index);
         }
     }
 }
 
-fn run(seed: u64, faults: Faults, may_leave: bool) {
+/// An exchange that no connection has: its answer says that the files' thread has come to it, and
+/// so has done all that it was asked before.
+struct Barrier {
+    exchange: Arc<Exchange>,
+    completions: Arc<Completions>,
+}
+
+impl Barrier {
+    fn new() -> Self {
+        let mut input = BytesMut::from(&b"GET / HTTP/1.0\r\n\r\n"[..]);
+        let Ok(Some(Input::Head(head))) = Connection::new(settings().http).receive(&mut input)
+        else {
+            panic!("not a head");
+        };
+        let waker = Waker::new().expect("an eventfd");
+        let completions = Arc::new(Completions::new(1, waker));
+        let (token, listener, now) = (Token::new(0, 0), ListenerIndex(0), clock::now());
+        let exchange =
+            Exchange::new(token, head, listener, Peer::Unix, now, Arc::clone(&completions));
+        Self { exchange: Arc::new(exchange), completions }
+    }
+
+    /// Returns when the thread has answered everything.
+    fn pass(&self, spool: &Spool, nothing: &Arc<std::fs::File>) {
+        let begin = clock::now();
+        spool.warm(Arc::clone(nothing), 0, 0, Arc::clone(&self.exchange));
+        while self.completions.pop().is_none() {
+            assert!(clock::now() - begin < Duration::from_secs(30), "the files' thread is stuck");
+            std::thread::yield_now();
+        }
+        self.exchange.take_outputs(&mut std::collections::VecDeque::new());
+    }
+}
+
+/// Returns how many passes it took and where virtual time stood at its end.
+fn run(seed: u64, faults: Faults, may_leave: bool, seen: &mut Seen) -> (usize, Duration) {
+    let _seed = Seed(seed);
     let mut random = Random(seed);
     let (mut io, network) = Simulated::new(seed, faults).expect("a simulation");
     io.add_simulated_listener();
@@ -192,6 +364,8 @@ fn run(seed: u64, faults: Faults, may_leave: bool) {
     let mut reactor = Reactor::new(io, parts, start);
     let mut clients: Vec<_> =
         (0..CLIENT_COUNT).map(|index| client(&network, index, &mut random)).collect();
+    let barrier = Barrier::new();
+    let nothing = Arc::new(open_unnamed(&std::env::temp_dir()).expect("a file without a name"));
     let mut held = Vec::new();
     let mut passes = 0;
     let mut ended = false;
@@ -201,12 +375,13 @@ fn run(seed: u64, faults: Faults, may_leave: bool) {
         for client in &mut clients {
             client.act(&network, &mut random, may_leave);
         }
-        play(&lane, &mut held, &mut random);
+        play(&lane, &mut held, &mut random, seen);
         if clients.iter().all(|client| client.state != ClientState::Open) && held.is_empty() {
             commands.want(Command::Drain);
         }
         ended = reactor.obey();
         if !ended {
+            barrier.pass(&reactor.spool, &nothing);
             reactor.pass(|| start + network.now()).expect("a pass");
         }
     }
@@ -217,6 +392,7 @@ fn run(seed: u64, faults: Faults, may_leave: bool) {
             assert!(faults.broken > 0 || may_leave, "seed {seed}: client {index} was reset");
         }
     }
+    (passes, network.now())
 }
 
 fn io_waker(io: &Simulated) -> Waker {
@@ -234,15 +410,29 @@ fn states(clients: &[Client]) -> String {
 
 #[test]
 fn every_client_reads_exactly_its_answers_on_a_rough_network() {
-    for seed in 0..60 {
-        run(seed, Faults::NONE, false);
-        run(seed, Faults::ROUGH, false);
+    let mut seen = Seen::default();
+    for seed in 0..40 {
+        run(seed, Faults::NONE, false, &mut seen);
+        run(seed, Faults::ROUGH, false, &mut seen);
     }
+    assert!(seen.spooled_bodies > 50, "{seen:?}");
+    assert!(seen.answers_from_files > 50, "{seen:?}");
+    assert!(seen.waits_for_credit > 50, "{seen:?}");
 }
 
 #[test]
 fn broken_connections_and_clients_that_leave_disturb_nobody_else() {
-    for seed in 1_000..1_060 {
-        run(seed, Faults::BROKEN, true);
+    let mut seen = Seen::default();
+    for seed in 1_000..1_040 {
+        run(seed, Faults::BROKEN, true, &mut seen);
+    }
+    assert!(seen.answers_from_files > 10 && seen.waits_for_credit > 10, "{seen:?}");
+}
+
+#[test]
+fn the_same_seed_gives_the_same_run() {
+    for seed in 2_000..2_005 {
+        let once = run(seed, Faults::BROKEN, true, &mut Seen::default());
+        assert_eq!(run(seed, Faults::BROKEN, true, &mut Seen::default()), once, "seed {seed}");
     }
 }
