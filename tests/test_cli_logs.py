@@ -156,3 +156,12 @@ def port_of(server):
             if fields[9] in inodes and fields[3] == "0A":
                 return int(fields[1].split(":")[1], 16)
     return 0
+
+
+def test_rule_27_an_access_log_that_cannot_be_written_is_said_on_the_servers_log(serve):
+    server = serve("hello", "--access-log", "/dev/full")
+    server.get()
+    server.wait_for_log(r"hoopsnake-access.* cannot be written; its lines are lost")
+    server.get()
+    assert server.log().count("cannot be written") == 1
+    assert server.stop() == 0

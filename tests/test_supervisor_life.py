@@ -371,3 +371,22 @@ def test_sigterm_while_the_application_is_imported_ends_at_once(serve):
     start = time.monotonic()
     assert server.stop() == 0
     assert time.monotonic() - start < 2
+
+
+@pytest.mark.parametrize("name", ["SIGHUP", "SIGUSR1", "SIGUSR2", "SIGTTIN", "SIGTTOU"])
+def test_a_signal_that_means_nothing_yet_is_said_and_changes_nothing(serve, name):
+    server = serve("hello")
+    os.kill(server.pid, getattr(signal, name))
+    server.wait_for_log(rf"{name}: .*nothing was changed")
+    assert server.get().status == 200
+    assert server.stop() == 0
+
+
+def test_sigquit_ends_at_once(serve):
+    server = serve("life:app")
+    with server.connect() as client:
+        client.sendall(b"GET /slow?seconds=20 HTTP/1.1\r\nHost: a\r\n\r\n")
+        time.sleep(0.2)
+        begun = time.monotonic()
+        server.stop(signal.SIGQUIT)
+        assert time.monotonic() - begun < 5

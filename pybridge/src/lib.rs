@@ -6,6 +6,7 @@ mod command;
 mod convert;
 mod doctor;
 mod ending;
+mod forked;
 mod import;
 mod interpreter;
 mod names;

@@ -21,11 +21,11 @@ use hoopsnake_server::worker::{Plan, Running, start};
 use pyo3::exceptions::PyKeyboardInterrupt;
 use pyo3::prelude::*;
 
-use crate::ending;
 use crate::import::{self, LoadError, Loaded};
 use crate::run::Identity;
 use crate::vigil::Vigil;
 use crate::wsgi::{Application, ListenerEnviron, PoolThread, WsgiOptions};
+use crate::{ending, forked};
 
 /// What every worker of a server shares.
 #[derive(Clone, Copy, Debug)]
@@ -258,6 +258,7 @@ fn serve<'py>(
         garbage: application.garbage_counter(),
     };
     let running = start(plan)?;
+    forked::watch_forks(py)?;
     let mut threads = Vec::with_capacity(config.thread_count);
     for index in 0..config.thread_count {
         let body = PoolThread::new(

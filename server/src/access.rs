@@ -26,4 +26,7 @@ pub struct AccessEntry<'exchange> {
 pub trait AccessSink: Debug + Send + Sync {
     /// Hands on one entry.
     fn record(&self, entry: AccessEntry<'_>);
+
+    /// Called ten times a second: says on the server's log what has been lost.
+    fn tick(&self);
 }

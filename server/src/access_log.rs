@@ -68,6 +68,10 @@ fn appending() -> OpenOptions {
 }
 
 impl AccessSink for AccessLog {
+    fn tick(&self) {
+        self.writer.say_drops_while_full();
+    }
+
     fn record(&self, entry: AccessEntry<'_>) {
         let head = &entry.exchange.head;
         let fields = Fields {

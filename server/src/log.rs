@@ -8,7 +8,7 @@ use std::fmt::{self, Write as _};
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::AsFd;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -81,6 +81,7 @@ pub fn flush() {
 /// Lines to a file, written by a thread that may wait for it.
 #[derive(Debug)]
 pub(crate) struct QueuedWriter {
+    name: &'static str,
     lines: NonBlocking,
     progress: Arc<Progress>,
     /// Never dropped: its drop prints to stdout, which may be the very pipe nobody reads.
@@ -90,6 +91,10 @@ pub(crate) struct QueuedWriter {
 #[derive(Debug, Default)]
 struct Progress {
     handed: AtomicU64,
+    /// Dropped lines that were spoken of.
+    drops_said: AtomicUsize,
+    /// They were spoken of while the writer could not, once.
+    said_while_full: AtomicBool,
     written: Mutex<u64>,
     moved: Condvar,
 }
@@ -105,7 +110,7 @@ impl QueuedWriter {
             pending_lines: 0,
             progress: progress.clone(),
             drops: drops.clone(),
-            drops_said: 0,
+            is_broken: false,
         };
         let (lines, guard) = NonBlockingBuilder::default()
             .buffered_lines_limit(QUEUE_LINES_MAX)
@@ -113,7 +118,7 @@ impl QueuedWriter {
             .thread_name(name)
             .finish(batch);
         let _ = drops.set(lines.error_counter());
-        Self { lines, progress, _guard: std::mem::ManuallyDrop::new(guard) }
+        Self { name, lines, progress, _guard: std::mem::ManuallyDrop::new(guard) }
     }
 
     /// Hands on one line, its end included.
@@ -121,6 +126,21 @@ impl QueuedWriter {
         self.progress.handed.fetch_add(1, Ordering::SeqCst);
         // Fails only when the thread is gone, and it lives as long as the process.
         let _ = self.lines.clone().write_all(line);
+    }
+
+    /// For a log whose reader has stopped, so that its writer cannot say it: once until the writer
+    /// goes on.
+    pub(crate) fn say_drops_while_full(&self) {
+        let drops = self.lines.error_counter();
+        if drops.dropped_lines() > self.progress.drops_said.load(Ordering::Relaxed)
+            && !self.progress.said_while_full.swap(true, Ordering::Relaxed)
+        {
+            tracing::warn!(
+                limit = QUEUE_LINES_MAX,
+                "{} is full and nobody reads it: lines are lost until somebody does",
+                self.name
+            );
+        }
     }
 
     pub(crate) fn flush(&self) {
@@ -149,6 +169,21 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+impl Progress {
+    fn say_drops(&self, name: &str, drops: &ErrorCounter) {
+        let dropped = drops.dropped_lines();
+        let count = dropped.saturating_sub(self.drops_said.swap(dropped, Ordering::Relaxed));
+        if count > 0 {
+            tracing::warn!(
+                count,
+                limit = QUEUE_LINES_MAX,
+                "{name} dropped lines because nobody read them in time; --log-overflow block waits \
+                 instead"
+            );
+        }
+    }
+}
+
 /// The writer thread's end: collects what the queue holds and writes it at once.
 struct Batch {
     name: &'static str,
@@ -157,7 +192,8 @@ struct Batch {
     pending_lines: u64,
     progress: Arc<Progress>,
     drops: Arc<OnceLock<ErrorCounter>>,
-    drops_said: usize,
+    /// The last write failed, and that was said.
+    is_broken: bool,
 }
 
 impl Write for Batch {
@@ -173,25 +209,48 @@ impl Write for Batch {
     /// Called when the queue is empty.
     fn flush(&mut self) -> io::Result<()> {
         self.write_pending();
-        let dropped = self.drops.get().map_or(0, ErrorCounter::dropped_lines);
-        if dropped > self.drops_said {
-            let count = dropped - self.drops_said;
-            self.drops_said = dropped;
-            tracing::warn!(
-                count,
-                limit = QUEUE_LINES_MAX,
-                "{} dropped lines because nobody read them in time; --log-overflow block waits instead",
-                self.name
-            );
+        if let Some(drops) = self.drops.get() {
+            self.progress.say_drops(self.name, drops);
         }
+        self.progress.said_while_full.store(false, Ordering::Relaxed);
         Ok(())
     }
 }
 
 impl Batch {
+    /// All of it, also into a pipe that somebody else made non-blocking.
+    fn write_all_pending(&mut self) -> io::Result<()> {
+        let mut left = &self.pending[..];
+        while !left.is_empty() {
+            match self.target.write(left) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(taken) => left = &left[taken..],
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    let mut writable = [PollFd::new(&self.target, PollFlags::OUT)];
+                    poll(&mut writable, None)?;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
     fn write_pending(&mut self) {
-        // A reader that is gone or a full disk: there is nobody left to tell.
-        let _ = self.target.write_all(&self.pending);
+        if let Err(error) = self.write_all_pending() {
+            // The server's log may be another file than this one; if it is the same, nobody is left
+            // to tell. Once, until something can be written again.
+            if !std::mem::replace(&mut self.is_broken, true) {
+                tracing::error!(
+                    %error,
+                    lines = self.pending_lines,
+                    "{} cannot be written; its lines are lost until it can be",
+                    self.name
+                );
+            }
+        } else {
+            self.is_broken = false;
+        }
         self.pending.clear();
         *lock(&self.progress.written) += std::mem::take(&mut self.pending_lines);
         self.progress.moved.notify_all();

@@ -53,7 +53,9 @@ pub fn kernel_release() -> String {
 
 /// Connections of one worker: what was asked for, as far as its descriptors go. **Source**: RULES 28.
 fn connections_max(config: &Config, limit: DescriptorLimit) -> usize {
-    let possible = limit.hard_count.saturating_sub(DESCRIPTORS_RESERVED).max(1);
+    // A small limit is shared: three quarters for connections.
+    let reserved = DESCRIPTORS_RESERVED.min(limit.hard_count / 4);
+    let possible = limit.hard_count.saturating_sub(reserved).max(1);
     let possible = usize::try_from(possible).unwrap_or(usize::MAX);
     if possible < config.connections_max {
         tracing::warn!(

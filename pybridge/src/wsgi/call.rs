@@ -24,7 +24,7 @@ use super::report;
 use super::response::{NotStarted, Response};
 use super::running::Place;
 use crate::capi::EnteredContext;
-use crate::{attach, convert, names};
+use crate::{attach, convert, forked, names};
 
 /// Characters of an application's value that a message shows.
 const SHOWN_CHARACTERS_MAX: usize = 80;
@@ -201,9 +201,9 @@ impl<'app> Worker<'app> {
         let environ = self.environs.make(py, exchange, &input.stream, body_bytes)?;
         let _context = EnteredContext::copy_of(self.application.base_context.bind(py))?;
         let callable = self.application.callable.bind(py);
-        let result = callable
-            .call1((environ, self.callables.start_response(py)))
-            .map_err(Failure::raised("raised"))?;
+        let result = callable.call1((environ, self.callables.start_response(py)));
+        forked::end_if_child(py, result.as_ref().err());
+        let result = result.map_err(Failure::raised("raised"))?;
         let closing = Closing { exchange, result };
         let sent = self.send(py, exchange, &closing.result, completion);
         // The client is told before `close`, which may take its time.

@@ -31,7 +31,7 @@ use pyo3::prelude::*;
 use self::call::Worker;
 use self::garbage::Garbage;
 use self::running::Running;
-use crate::{attach, capi};
+use crate::{attach, capi, forked};
 
 /// What an application is told about the server, and how its requests are treated.
 #[derive(Debug)]
@@ -119,7 +119,11 @@ pub(crate) fn pool_thread_main(
     let mut worker = Worker::new(py, application, lane, index)?;
     loop {
         match attach::next_job(py, lane, index) {
-            Next::Job(Job::Request { exchange, body }) => worker.run(py, exchange, body),
+            Next::Job(Job::Request { exchange, body }) => {
+                worker.run(py, exchange, body);
+                // Forked while its response was iterated or closed.
+                forked::end_if_child(py, None);
+            }
             Next::Job(Job::Reclaim) => {}
             Next::Stop => return Ok(()),
         }

@@ -394,6 +394,9 @@ impl<I: Io> Reactor<I> {
             self.submitted = true;
         }
         self.refusals.say();
+        if let Some(sink) = &self.settings.access_log {
+            sink.tick();
+        }
         if self.shed_count > 0 {
             tracing::warn!(
                 requests = self.shed_count,

@@ -2,13 +2,15 @@
 //! says that the other side died.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+
+use crate::sys::held::Held;
 
 /// Bytes of one message.
 const MESSAGE_BYTES_MAX: usize = 4096;
@@ -46,7 +48,7 @@ pub enum Received<T> {
 
 /// One side of a control socket.
 #[derive(Debug)]
-pub struct ControlSocket(OwnedFd);
+pub struct ControlSocket(Held);
 
 impl ControlSocket {
     /// Both sides.
@@ -57,7 +59,7 @@ impl ControlSocket {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let kind = SocketType::SEQPACKET;
         let (one, other) = rustix::net::socketpair(AddressFamily::UNIX, kind, flags, None)?;
-        Ok((Self(one), Self(other)))
+        Ok((Self(Held::new(one)), Self(Held::new(other))))
     }
 
     /// Sends a message.

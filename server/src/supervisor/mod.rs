@@ -157,7 +157,8 @@ pub fn run(
     host: &mut dyn Host,
     body: &mut dyn FnMut(WorkerSeed) -> u8,
 ) -> Result<u8, Fault> {
-    let watched = [libc::SIGTERM, libc::SIGINT, libc::SIGHUP, libc::SIGCHLD];
+    let mut watched = vec![libc::SIGTERM, libc::SIGINT, libc::SIGQUIT, libc::SIGCHLD];
+    watched.extend(UNUSED_SIGNALS.map(|(signal, _)| signal));
     let signals = SignalWatch::install(&watched)
         .map_err(|error| Fault::start(format!("signals cannot be handled: {error}")))?;
     let now = clock::now();
@@ -310,8 +311,14 @@ impl Supervisor<'_> {
 
     fn handle_signals(&mut self) {
         self.signals.clear();
-        if self.signals.take(libc::SIGHUP) > 0 {
-            tracing::warn!("SIGHUP: this version has no rolling restart yet; nothing was changed");
+        for (signal, text) in UNUSED_SIGNALS {
+            if self.signals.take(signal) > 0 {
+                tracing::warn!("{text}; nothing was changed");
+            }
+        }
+        if self.signals.take(libc::SIGQUIT) > 0 {
+            self.begin_stop("SIGQUIT");
+            self.kill_all("SIGQUIT does not wait");
         }
         let interrupts = self.signals.take(libc::SIGINT);
         let name = if interrupts > 0 { "SIGINT" } else { "SIGTERM" };
@@ -483,6 +490,16 @@ fn signal_name(signal: i32) -> &'static str {
         _ => "see signal(7)",
     }
 }
+
+/// What other servers do at a signal and this one does not yet. Their default actions would end or
+/// suspend the supervisor, and the site with it.
+const UNUSED_SIGNALS: [(libc::c_int, &str); 5] = [
+    (libc::SIGHUP, "SIGHUP: this version has no rolling restart yet"),
+    (libc::SIGUSR1, "SIGUSR1: this version does not reopen its log files yet"),
+    (libc::SIGUSR2, "SIGUSR2: this version has no upgrade in place yet"),
+    (libc::SIGTTIN, "SIGTTIN: the number of workers is fixed at start, see --workers"),
+    (libc::SIGTTOU, "SIGTTOU: the number of workers is fixed at start, see --workers"),
+];
 
 /// The line that says that everything is up.
 pub fn banner(
