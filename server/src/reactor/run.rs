@@ -157,6 +157,11 @@ impl<I: Io> Reactor<I> {
 
     fn before_wait(&mut self) {
         self.settle_completions();
+        // The wheel's own ticks and no other clock: `sleep_time` ends at one of them. Before the wake,
+        // since a tick may put a job on the ring.
+        if self.wheel.is_behind(self.now) {
+            self.tick();
+        }
         self.take_ready();
         self.arm_listeners();
         if std::mem::take(&mut self.submitted) {
@@ -165,10 +170,6 @@ impl<I: Io> Reactor<I> {
         let (waiting, pops) = (self.lane.waiting_count(), self.lane.pop_count());
         if self.age.judge(self.now, waiting, pops) {
             self.lane.wake_one();
-        }
-        // The wheel's own ticks and no other clock: `sleep_time` ends at one of them.
-        if self.wheel.is_behind(self.now) {
-            self.tick();
         }
     }
 
