@@ -165,3 +165,30 @@ def test_rule_27_an_access_log_that_cannot_be_written_is_said_on_the_servers_log
     server.get()
     assert server.log().count("cannot be written") == 1
     assert server.stop() == 0
+
+
+def test_rule_27_a_request_id_is_the_same_in_the_response_the_view_and_both_logs(serve, tmp_path):
+    file = tmp_path / "access.log"
+    server = serve("request_ids:app", "--request-id", "--access-log", file)
+    seen = []
+    for path in ("/", "/raise"):
+        # What a client sends is not believed.
+        reply = server.get(path, X_Request_ID="forged")
+        seen.append(reply.headers["X-Request-ID"])
+        assert re.fullmatch(r"[0-9a-f]{32}", seen[-1])
+        if path == "/":
+            assert reply.body.decode() == seen[-1]
+    assert server.get("/own").headers["X-Request-ID"] == "mine"
+    server.wait_for_log(rf"GET /raise id={seen[1]}")
+    assert server.stop() == 0
+    first, second, own = file.read_text().splitlines()
+    assert first.endswith(f" id={seen[0]}") and second.endswith(f" id={seen[1]}")
+    assert seen[0] != seen[1] and " id=" in own
+
+
+def test_rule_27_a_refused_upload_has_its_id_too_and_without_the_option_there_is_none(serve):
+    request = (b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 99\r\n\r\n")
+    answer = serve("request_ids:app", "--request-id", "--max-body", "9").raw(request)
+    assert answer.startswith(b"HTTP/1.1 413 ") and answer.count(b"\r\nX-Request-ID: ") == 1
+    reply = serve("request_ids:app").get("/", X_Request_ID="theirs")
+    assert "X-Request-ID" not in reply.headers and reply.body == b"theirs"

@@ -13,6 +13,7 @@ use crate::clock;
 use crate::config::{AccessFormat, AccessTarget, LogConfig};
 use crate::log::{QueuedWriter, timestamp};
 use crate::reactor::io::Peer;
+use crate::request_id::RequestId;
 
 /// Bytes of one value that a peer chose; what is beyond is cut. **Why**: the queue counts lines, and
 /// a line must have a bound too.
@@ -88,6 +89,7 @@ impl AccessSink for AccessLog {
             status: entry.end.status,
             body_bytes: entry.end.body_bytes,
             aborted: entry.aborted,
+            request_id: entry.exchange.request_id,
             queue: entry.queue,
             run: entry.run,
             total: entry.total,
@@ -113,6 +115,7 @@ struct Fields<'entry> {
     status: u16,
     body_bytes: u64,
     aborted: bool,
+    request_id: Option<RequestId>,
     queue: Option<Duration>,
     run: Option<Duration>,
     total: Duration,
@@ -156,6 +159,9 @@ impl Fields<'_> {
                 }
             }
         }
+        if let Some(id) = &self.request_id {
+            let _ = write!(line, " id={}", id.as_str());
+        }
         line.push_str(if self.aborted { " aborted\n" } else { "\n" });
         line
     }
@@ -188,6 +194,7 @@ impl Fields<'_> {
             "app_ms": self.run.map(milliseconds),
             "total_ms": milliseconds(self.total),
             "aborted": self.aborted,
+            "request_id": self.request_id.as_ref().map(RequestId::as_str),
         })
         .to_string();
         line.push('\n');
@@ -285,6 +292,7 @@ mod tests {
             status: 200,
             body_bytes: 14,
             aborted: true,
+            request_id: None,
             queue: None,
             run: Some(Duration::from_micros(1_500)),
             total: Duration::from_micros(2_000),

@@ -21,6 +21,7 @@ use crate::limits::{STREAM_CREDIT_BYTES, STREAM_CREDIT_PIECES};
 use crate::reactor::io::{ListenerIndex, Peer};
 use crate::reactor::token::Token;
 use crate::reactor::wake::Waker;
+use crate::request_id::RequestId;
 use crate::sync::{
     Arc, AtomicBool, AtomicU32, AtomicU64, Condvar, Mutex, Ordering, Padded, Queue, fence, lock,
 };
@@ -231,6 +232,8 @@ pub struct Exchange {
     pub peer: Peer,
     /// When its head was complete.
     pub received: Instant,
+    /// Its name, with `--request-id`.
+    pub request_id: Option<RequestId>,
     /// No later request on this connection is wanted: the answer says `Connection: close`.
     closing: AtomicBool,
     /// The client cannot be reached any more.
@@ -262,6 +265,7 @@ impl Exchange {
             listener,
             peer,
             received,
+            request_id: None,
             closing: AtomicBool::new(false),
             gone: AtomicBool::new(false),
             signalled: AtomicBool::new(false),
@@ -274,13 +278,24 @@ impl Exchange {
         }
     }
 
-    /// The request as an operator is shown it: method and target, without control bytes, cut.
+    /// The same request with a name.
+    #[must_use]
+    pub fn named(self, request_id: Option<RequestId>) -> Self {
+        Self { request_id, ..self }
+    }
+
+    /// The request as an operator is shown it: method and target, without control bytes, cut, and its
+    /// name if it has one.
     #[must_use]
     pub fn request_line(&self) -> String {
         let target = self.head.target();
         let shown = &target[..target.len().min(SHOWN_TARGET_BYTES_MAX)];
         let more = if shown.len() < target.len() { "…" } else { "" };
-        format!("{} {}{more}", self.head.method().escape_ascii(), shown.escape_ascii())
+        let method = self.head.method().escape_ascii();
+        match &self.request_id {
+            Some(id) => format!("{method} {}{more} id={}", shown.escape_ascii(), id.as_str()),
+            None => format!("{method} {}{more}", shown.escape_ascii()),
+        }
     }
 
     /// Whether the answer may leave the connection open, as far as the server knows at this moment.

@@ -17,6 +17,7 @@ pub mod log;
 pub mod machine;
 pub mod pool;
 pub mod reactor;
+pub mod request_id;
 pub mod spool;
 pub mod supervisor;
 mod sync;

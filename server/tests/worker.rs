@@ -50,6 +50,7 @@ impl Worker {
             spool_dir: std::env::temp_dir(),
             spool_bytes_max: 1 << 30,
             server_name: None,
+            request_ids: false,
             access_log: None,
         };
         adjust(&mut settings);

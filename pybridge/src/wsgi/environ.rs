@@ -105,6 +105,11 @@ impl EnvironFactory {
         }
         let fields = head.fields().map(|field| (field.name, field.value));
         self.fields.set_all(&environ, fields, head.authority())?;
+        if let Some(id) = &exchange.request_id {
+            // Over what the client sent: nobody has said yet whom to believe.
+            let id = capi::latin1_string(py, id.as_bytes())?;
+            environ.set_item(intern!(py, "HTTP_X_REQUEST_ID"), id)?;
+        }
         Ok(environ)
     }
 

@@ -23,6 +23,7 @@ use hoopsnake_server::http::encode::{
 };
 use hoopsnake_server::http::{BodyLength, ResponseContext, ResponseFraming};
 use hoopsnake_server::limits::COALESCE_BYTES_MAX;
+use hoopsnake_server::request_id::RequestId;
 
 /// What a thread's responses are written into, kept from one to the next.
 mod buffers {
@@ -169,6 +170,7 @@ impl Response {
     fn context(&self) -> ResponseContext<'_> {
         let keep_alive = self.exchange.keep_alive();
         ResponseContext::of(&self.exchange.head, keep_alive, self.server_name.as_deref())
+            .named(self.exchange.request_id.as_ref().map(RequestId::as_bytes))
     }
 
     /// Finishes the head. `length` is what is known of the body. Nothing to do when it is sent.

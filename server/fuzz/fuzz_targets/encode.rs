@@ -15,6 +15,7 @@ fuzz_target!(|data: &[u8]| {
         is_head: is(1),
         keep_alive: is(2),
         server: is(3).then_some(b"hoopsnake"),
+        request_id: None,
     };
     let body = if is(4) { BodyLength::Known(u64::from(*flags)) } else { BodyLength::Unknown };
     let mut out = Vec::new();

@@ -129,6 +129,8 @@ pub struct Config {
     pub io: IoChoice,
     /// No fork.
     pub single_process: bool,
+    /// Each request has a name.
+    pub request_ids: bool,
     /// See [`Settings::queue_requests_max`].
     pub queue_requests_max: usize,
     /// See [`Settings::connections_max`]; not yet cut to what NOFILE allows.
@@ -221,6 +223,7 @@ impl Config {
             spool_dir: raw.spool_dir.as_ref().map_or_else(std::env::temp_dir, PathBuf::from),
             spool_bytes_max: reader.named("spool-bytes", &raw.spool_bytes, value::bytes)?,
             server_name: reader.read("server-header", &raw.server_header, value::server_header)?,
+            request_ids: reader.read("request-id", &raw.request_id, value::boolean)?,
             log: reader.log()?,
             pid_file: raw.pid_file.as_ref().map(PathBuf::from),
             process_name: reader.read("proc-name", &raw.proc_name, value::process_name)?,
@@ -252,6 +255,7 @@ impl Config {
             spool_dir: self.spool_dir.clone(),
             spool_bytes_max: self.spool_bytes_max,
             server_name: self.server_name.clone(),
+            request_ids: self.request_ids,
             access_log,
         }
     }

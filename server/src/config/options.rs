@@ -259,6 +259,13 @@ pub struct RawConfig {
     )]
     pub server_header: String,
 
+    /// Give each request an id: HTTP_X_REQUEST_ID for the application (what a client sent is
+    /// replaced), X-Request-ID in the response, and in both logs
+    #[arg(long, env = "HOOPSNAKE_REQUEST_ID", value_name = "BOOL", default_value = "false",
+          num_args = 0..=1, require_equals = true, default_missing_value = "true",
+          help_heading = "Logs")]
+    pub request_id: String,
+
     /// error, warn, info, debug or trace
     #[arg(
         long,

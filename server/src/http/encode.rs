@@ -27,13 +27,22 @@ pub struct ResponseContext<'server> {
     pub keep_alive: bool,
     /// The value of the `Server` field where the application sets none; `None` sends none.
     pub server: Option<&'server [u8]>,
+    /// The value of `X-Request-ID` where the application sets none; `None` sends none.
+    pub request_id: Option<&'server [u8]>,
 }
 
 impl<'server> ResponseContext<'server> {
     /// From a request.
     #[must_use]
     pub fn of(head: &RequestHead, keep_alive: bool, server: Option<&'server [u8]>) -> Self {
-        Self { version: head.version(), is_head: head.is_head(), keep_alive, server }
+        let (version, is_head) = (head.version(), head.is_head());
+        Self { version, is_head, keep_alive, server, request_id: None }
+    }
+
+    /// The same for a request that has a name.
+    #[must_use]
+    pub fn named(self, request_id: Option<&'server [u8]>) -> Self {
+        Self { request_id, ..self }
     }
 }
 
@@ -87,6 +96,7 @@ pub struct HeadProgress {
     content_length: Option<u64>,
     has_date: bool,
     has_server: bool,
+    has_request_id: bool,
     wants_close: bool,
 }
 
@@ -108,6 +118,7 @@ pub struct HeadEncoder<'out> {
     content_length: Option<u64>,
     has_date: bool,
     has_server: bool,
+    has_request_id: bool,
     wants_close: bool,
 }
 
@@ -158,6 +169,7 @@ impl<'out> HeadEncoder<'out> {
             content_length: None,
             has_date: false,
             has_server: false,
+            has_request_id: false,
             wants_close: false,
         }
     }
@@ -206,6 +218,10 @@ impl<'out> HeadEncoder<'out> {
                 Ok(false)
             }
             (10, b'k') if is(b"keep-alive") => Ok(false),
+            (12, b'x') if is(b"x-request-id") => {
+                self.has_request_id = true;
+                Ok(true)
+            }
             (14, b'c') if is(b"content-length") => self.content_length(value).map(|()| false),
             (16, b'p') if is(b"proxy-connection") => Ok(false),
             (17, b't') if is(b"transfer-encoding") => Ok(false),
@@ -242,6 +258,7 @@ impl<'out> HeadEncoder<'out> {
             content_length: self.content_length,
             has_date: self.has_date,
             has_server: self.has_server,
+            has_request_id: self.has_request_id,
             wants_close: self.wants_close,
         }
     }
@@ -253,8 +270,24 @@ impl<'out> HeadEncoder<'out> {
         context: ResponseContext<'out>,
         progress: HeadProgress,
     ) -> Self {
-        let HeadProgress { status, content_length, has_date, has_server, wants_close } = progress;
-        Self { out, context, status, content_length, has_date, has_server, wants_close }
+        let HeadProgress {
+            status,
+            content_length,
+            has_date,
+            has_server,
+            has_request_id,
+            wants_close,
+        } = progress;
+        Self {
+            out,
+            context,
+            status,
+            content_length,
+            has_date,
+            has_server,
+            has_request_id,
+            wants_close,
+        }
     }
 
     /// Writes the server's own fields and the empty line.
@@ -270,6 +303,9 @@ impl<'out> HeadEncoder<'out> {
         }
         if let Some(server) = self.context.server.filter(|_| !self.has_server) {
             self.push_field(b"Server", server);
+        }
+        if let Some(id) = self.context.request_id.filter(|_| !self.has_request_id) {
+            self.push_field(b"X-Request-ID", id);
         }
         if !self.has_date {
             self.out.extend_from_slice(b"Date: ");

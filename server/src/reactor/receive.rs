@@ -12,6 +12,7 @@ use crate::exchange::{Body, End, Exchange, Job, Output};
 use crate::http::encode::{CONTINUE, ResponseContext, push_own_response};
 use crate::http::{Input, RequestFraming, RequestHead, Version, Violation};
 use crate::limits;
+use crate::request_id::{RequestId, RequestIds};
 use crate::spool::{Refused, Spool, Upload};
 use crate::sync::Arc;
 
@@ -104,17 +105,19 @@ impl<I: Io> Reactor<I> {
 
     fn begin_request(&mut self, token: Token, head: RequestHead) {
         let draining = self.is_draining();
+        let request_id = self.request_ids.as_mut().map(RequestIds::make);
         let Some(session) = self.slots.of(token) else { return };
         let framing = head.framing();
         let wants_continue = head.expects_continue() && session.input.is_empty();
-        let exchange = Arc::new(Exchange::new(
+        let exchange = Exchange::new(
             token,
             head,
             session.listener,
             session.peer,
             self.now,
             Arc::clone(&self.completions),
-        ));
+        );
+        let exchange = Arc::new(exchange.named(request_id));
         if draining || self.settings.keep_alive.is_zero() {
             exchange.set_closing();
         }
@@ -330,11 +333,14 @@ impl<I: Io> Reactor<I> {
     /// Answers in the application's place. What has been received of the request is given up.
     pub(super) fn answer_own(&mut self, token: Token, status: u16, detail: &str, may_keep: bool) {
         let server = self.settings.server_name.clone();
+        let request_id;
         let Some(session) = self.slots.of(token) else { return };
         let (context, answer) = match std::mem::replace(&mut session.state, State::Closing) {
             State::Body(Incoming { exchange, .. }) | State::Answering(Answer::Of(exchange)) => {
                 let keep_alive = may_keep && exchange.keep_alive();
-                let context = ResponseContext::of(&exchange.head, keep_alive, server.as_deref());
+                request_id = exchange.request_id;
+                let context = ResponseContext::of(&exchange.head, keep_alive, server.as_deref())
+                    .named(request_id.as_ref().map(RequestId::as_bytes));
                 if status >= 500 && !may_keep {
                     tracing::debug!(request = exchange.request_line(), status, "refused");
                 }
@@ -346,6 +352,7 @@ impl<I: Io> Reactor<I> {
                     is_head: false,
                     keep_alive: false,
                     server: server.as_deref(),
+                    request_id: None,
                 };
                 (context, Answer::Own)
             }

@@ -16,6 +16,7 @@ use crate::exchange::{Completions, Job, SyncLane};
 use crate::http;
 use crate::limits;
 use crate::pool::AgeWatch;
+use crate::request_id::RequestIds;
 use crate::spool::Spool;
 use crate::sync::{Arc, Ordering};
 
@@ -60,6 +61,8 @@ pub(crate) struct Reactor<I: Io> {
     pub(super) now: Instant,
     /// Jobs were put on the ring since the lane was last woken.
     pub(super) submitted: bool,
+    /// With `--request-id`.
+    pub(super) request_ids: Option<RequestIds>,
     /// Where the usual small request is copied to.
     pub(super) inbound: Arena,
     /// Connections whose buffered input may hold the next request.
@@ -100,6 +103,7 @@ impl<I: Io> Reactor<I> {
     pub(crate) fn new(io: I, parts: Parts, now: Instant) -> Self {
         Self {
             io,
+            request_ids: parts.settings.request_ids.then(RequestIds::new),
             settings: parts.settings,
             lane: parts.lane,
             completions: parts.completions,

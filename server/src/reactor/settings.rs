@@ -45,6 +45,8 @@ pub struct Settings {
     pub spool_bytes_max: u64,
     /// The `Server` field; `None` sends none.
     pub server_name: Option<Vec<u8>>,
+    /// Give each request a name.
+    pub request_ids: bool,
     /// Where finished responses are logged; `None`: nowhere.
     pub access_log: Option<Arc<dyn AccessSink>>,
 }

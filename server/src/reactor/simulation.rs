@@ -102,6 +102,7 @@ fn settings() -> Settings {
         spool_dir: std::env::temp_dir(),
         spool_bytes_max: 1 << 30,
         server_name: None,
+        request_ids: false,
         access_log: None,
     }
 }

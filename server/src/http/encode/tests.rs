@@ -7,6 +7,7 @@ const CONTEXT: ResponseContext<'static> = ResponseContext {
     is_head: false,
     keep_alive: true,
     server: Some(b"hoopsnake"),
+    request_id: None,
 };
 
 type Fields<'test> = &'test [(&'test str, &'test str)];
@@ -257,4 +258,20 @@ fn responses_of_our_own() {
         "Connection: close",
     ];
     assert_eq!(lines(&out), expected);
+}
+
+#[test]
+fn the_request_id_is_written_unless_the_application_has_its_own() {
+    let context = CONTEXT.named(Some(b"0123"));
+    for (fields, count) in [(&[][..], 1), (&[(&b"X-Request-Id"[..], &b"mine"[..])][..], 0)] {
+        let mut out = Vec::new();
+        let mut encoder = HeadEncoder::begin(&mut out, context, 200, b"").expect("a status");
+        for (name, value) in fields {
+            encoder.field(name, value).expect("a field");
+        }
+        encoder.finish(BodyLength::Known(0));
+        let text = String::from_utf8(out).expect("ASCII");
+        assert_eq!(text.matches("X-Request-ID: 0123\r\n").count(), count, "{text}");
+        assert_eq!(text.to_ascii_lowercase().matches("x-request-id").count(), 1, "{text}");
+    }
 }
