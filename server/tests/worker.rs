@@ -11,6 +11,7 @@ use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
 use bytes::Bytes;
+use hoopsnake_server::access::{AccessEntry, AccessSink};
 use hoopsnake_server::exchange::{Body, End, Exchange, Job, Output, SyncLane};
 use hoopsnake_server::http::connection::HttpLimits;
 use hoopsnake_server::http::encode::HeadEncoder;
@@ -323,4 +324,36 @@ fn reactor_ticks() -> u64 {
         [11, 12].iter().filter_map(|index| fields.get(*index)?.parse::<u64>().ok()).sum()
     };
     of_reactors.map(ticks).sum()
+}
+
+/// Dies with the first response, as a bug in the reactor would.
+#[derive(Debug)]
+struct Fatal;
+
+impl AccessSink for Fatal {
+    fn record(&self, _: AccessEntry<'_>) {
+        panic!("the end of a reactor, wanted by a test");
+    }
+
+    fn tick(&self) {}
+}
+
+/// The ring ends with the thread that made it, so the worker has to learn of that thread's end.
+#[test]
+fn hazard_20_a_reactor_that_dies_is_noticed_by_its_worker() {
+    on_both(|io| {
+        let worker =
+            Worker::start(io, hello, |settings| settings.access_log = Some(Arc::new(Fatal)));
+        let mut stream = worker.connect();
+        stream.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").expect("sent");
+        let begun = std::time::Instant::now();
+        while !worker.running.reactor.is_finished() {
+            assert!(begun.elapsed() < Duration::from_secs(10), "{io:?}: nobody noticed");
+            std::thread::yield_now();
+        }
+        // The main thread's poll sees it too.
+        let finished = worker.running.reactor.finished_fd();
+        let mut asked = [rustix::event::PollFd::new(&finished, rustix::event::PollFlags::IN)];
+        assert_eq!(rustix::event::poll(&mut asked, None), Ok(1));
+    });
 }
