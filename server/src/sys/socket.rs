@@ -347,6 +347,23 @@ mod tests {
     const OPTIONS: TcpOptions = TcpOptions { backlog_count: 16, reuse_port: false };
 
     #[test]
+    fn a_reset_connection_is_broken_and_a_half_closed_one_is_not() {
+        let address = "127.0.0.1:0".parse().expect("an address");
+        let listener = listen_tcp(address, OPTIONS).expect("a free port");
+        let LocalAddress::Inet(bound) = local_address(&listener).expect("bound") else {
+            panic!("TCP");
+        };
+        let client = std::net::TcpStream::connect(bound).expect("listening");
+        let (socket, _) = accept_now(listener.as_fd()).expect("connected");
+        assert!(!is_broken(socket.as_fd()));
+        client.shutdown(std::net::Shutdown::Write).expect("connected");
+        assert!(!is_broken(socket.as_fd()), "a half-closed client still reads");
+        sockopt::set_socket_linger(&client, Some(Duration::ZERO)).expect("a socket");
+        drop(client);
+        assert!(is_broken(socket.as_fd()));
+    }
+
+    #[test]
     fn a_listener_says_where_it_is_and_its_connections_inherit() {
         for text in ["127.0.0.1:0", "[::1]:0"] {
             let address = text.parse().expect("an address");
