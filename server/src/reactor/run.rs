@@ -245,8 +245,7 @@ impl<I: Io> Reactor<I> {
     }
 
     fn take_ready(&mut self) {
-        for _ in 0..self.ready.len() {
-            let token = self.ready.swap_remove(0);
+        for token in std::mem::take(&mut self.ready) {
             self.advance(token);
         }
     }
@@ -357,6 +356,9 @@ impl<I: Io> Reactor<I> {
     }
 
     fn leave(mut self) {
+        if self.late_count > 0 {
+            tracing::debug!(count = self.late_count, "entries came for connections that were gone");
+        }
         let mut unanswered = Vec::new();
         for session in self.slots.iter() {
             if let Some(exchange) = session.exchange() {

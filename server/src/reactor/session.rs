@@ -171,8 +171,6 @@ pub(crate) struct Session {
     pub(crate) timer: Timer,
     /// What the peer had acknowledged when the send deadline was last set. **Unit**: bytes.
     pub(crate) acknowledged: u64,
-    /// Requests that were answered on it.
-    pub(crate) answered_count: u64,
 }
 
 impl Session {
@@ -191,7 +189,6 @@ impl Session {
             watch: Watch::Nothing,
             timer: Timer::default(),
             acknowledged: 0,
-            answered_count: 0,
         }
     }
 

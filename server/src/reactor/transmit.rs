@@ -29,8 +29,12 @@ impl<I: Io> Reactor<I> {
         if let Some(index) = warmed {
             session.outputs.remove(index);
             exchange.refund(0, 1);
-            if let Sending::ColdFile(file) = std::mem::take(&mut session.sending) {
-                self.send_slice(token, file);
+            match std::mem::take(&mut session.sending) {
+                Sending::ColdFile(file) => self.send_slice(token, file),
+                // Nothing else may be lost because a file was read.
+                other @ (Sending::Idle | Sending::InFlight(_) | Sending::File(_)) => {
+                    session.sending = other;
+                }
             }
             return self.pump(token);
         }
@@ -179,7 +183,8 @@ impl<I: Io> Reactor<I> {
         if head.is_empty() {
             return self.continue_file(token, file);
         }
-        let piece = Piece { credit_bytes: head.len(), pieces: 1, end: None, before_file: true };
+        // One output: its piece is given back with the file's last byte.
+        let piece = Piece { credit_bytes: head.len(), pieces: 0, end: None, before_file: true };
         let Some(session) = self.slots.of(token) else { return };
         let more = file.remaining > 0;
         session.file_after = Some(file);
@@ -259,7 +264,6 @@ impl<I: Io> Reactor<I> {
         self.log_access(token, end, false);
         let over = self.idle_is_over();
         let Some(session) = self.slots.of(token) else { return };
-        session.answered_count += 1;
         let own = matches!(session.state, State::Answering(Answer::Own));
         let unread = session.http.awaits_body() || own;
         if session.http.response_complete(end.keep_alive && !own) {
