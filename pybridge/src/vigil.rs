@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use hoopsnake_server::clock;
 use hoopsnake_server::supervisor::Interrupts;
-use hoopsnake_server::supervisor::control::{ControlSocket, Received, ToWorker};
+use hoopsnake_server::supervisor::control::{ControlSocket, Received, ToSupervisor, ToWorker};
 use hoopsnake_server::sys::signals::SignalWatch;
 use hoopsnake_server::worker::ReactorHandle;
 use pyo3::exceptions::{PyKeyboardInterrupt, PySystemExit};
@@ -110,6 +110,7 @@ impl<'wait> Vigil<'wait> {
             self.signals.clear();
             let is_cut = self.look_at_signals();
             self.look_at_control();
+            self.pass_recycling_on();
             let now = clock::now();
             if self.reactor.is_finished() {
                 let complete = self.drain.is_some();
@@ -134,6 +135,8 @@ impl<'wait> Vigil<'wait> {
         let finished = self.reactor.finished_fd();
         let mut ready =
             vec![PollFd::new(self.signals, PollFlags::IN), PollFd::new(&finished, PollFlags::IN)];
+        let notice = self.reactor.notice_fd();
+        ready.extend(notice.as_ref().map(|fd| PollFd::new(fd, PollFlags::IN)));
         let python_signals = self.python_signals.as_ref().map(|fd| {
             ready.push(PollFd::new(fd, PollFlags::IN));
             ready.len() - 1
@@ -163,12 +166,24 @@ impl<'wait> Vigil<'wait> {
         let Some(control) = self.control else { return };
         match control.receive() {
             Received::Message(ToWorker::Drain { grace }) => self.begin(grace),
+            Received::Message(ToWorker::Leave) => self.reactor.leave(),
+            Received::Message(ToWorker::ReopenLogs) => {}
             Received::Closed => {
                 self.control = None;
                 tracing::error!("the supervisor is gone; this worker drains and ends");
                 self.begin(self.grace);
             }
             Received::Nothing => {}
+        }
+    }
+
+    /// The reactor has a reason to end this worker when another can take its place.
+    fn pass_recycling_on(&self) {
+        let Some(reason) = self.reactor.take_recycling() else { return };
+        match self.control {
+            // A supervisor that is gone is seen at the next look.
+            Some(control) => drop(control.send(&ToSupervisor::Recycle { reason })),
+            None => tracing::warn!("nobody replaces this worker: {reason}"),
         }
     }
 

@@ -33,6 +33,24 @@ impl ReactorHandle {
         self.completions.wake();
     }
 
+    /// Everything is served on, and `/ready` says 503.
+    pub fn leave(&self) {
+        self.commands.want(Command::Leave);
+        self.completions.wake();
+    }
+
+    /// Why this worker should be replaced, once, after [`Self::notice_fd`] became readable.
+    #[must_use]
+    pub fn take_recycling(&self) -> Option<String> {
+        self.commands.take_recycling()
+    }
+
+    /// Readable (level) until [`Self::take_recycling`] gave a reason; `None` from then on.
+    #[must_use]
+    pub fn notice_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.commands.notice_fd()
+    }
+
     /// Ends now: what is in flight is closed unanswered.
     pub fn stop(&self) {
         self.commands.want(Command::Stop);
@@ -88,7 +106,7 @@ pub struct Running {
 /// The `Io` cannot be made, or a thread cannot be started.
 pub fn start(plan: Plan) -> io::Result<Running> {
     let waker = Waker::new()?;
-    let commands = Arc::new(Commands::new(Waker::new()?));
+    let commands = Arc::new(Commands::new(Waker::new()?, Waker::new()?));
     let slot_count = plan.settings.connections_max.max(1);
     let completions = Arc::new(Completions::new(slot_count * COMPLETIONS_PER_SLOT, waker.clone()));
     let lane = Arc::new(SyncLane::new(

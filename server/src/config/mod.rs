@@ -14,7 +14,7 @@ pub use layers::{Origin, Request, Setting, Typed, Verb, parse};
 pub use limits::table as limits_table;
 pub use options::RawConfig;
 pub use reference::reference;
-pub use value::{AppSpec, BOUNDS, Bind, Bound, in_units};
+pub use value::{AppSpec, BOUNDS, Bind, Bound, HookSpec, in_units};
 
 use crate::access::AccessSink;
 use crate::error::Fault;
@@ -104,6 +104,17 @@ pub struct Interpreter {
     pub free_threaded: bool,
 }
 
+/// What a worker calls in its life.
+#[derive(Clone, Debug, Default)]
+pub struct Hooks {
+    /// Before the application is imported.
+    pub start: Option<HookSpec>,
+    /// When it serves.
+    pub ready: Option<HookSpec>,
+    /// After its last response.
+    pub exit: Option<HookSpec>,
+}
+
 /// The options as meant.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -117,6 +128,10 @@ pub struct Config {
     pub root_path: String,
     /// Where to listen; never empty.
     pub binds: Vec<Bind>,
+    /// Where `/live` and `/ready` are answered.
+    pub admin: Option<Bind>,
+    /// See [`Settings`].
+    pub health_path: Option<String>,
     /// For `listen(2)`.
     pub backlog: u32,
     /// Permissions of unix sockets.
@@ -125,6 +140,12 @@ pub struct Config {
     pub worker_count: usize,
     /// Application threads of each worker.
     pub thread_count: usize,
+    /// Import once, fork workers from there.
+    pub preload: bool,
+    /// Short lives in a minute after which the supervisor gives up; `None`: never.
+    pub respawn_max: Option<usize>,
+    /// What workers call.
+    pub hooks: Hooks,
     /// Kernel interface asked for.
     pub io: IoChoice,
     /// No fork.
@@ -147,6 +168,12 @@ pub struct Config {
     pub send_timeout: Duration,
     /// From the signal to the end, whatever the application does.
     pub grace: Duration,
+    /// From a complete request to its response's head; `None`: no limit.
+    pub request_timeout: Option<Duration>,
+    /// How long the interpreter lock may be held before that is logged; `None`: nobody looks.
+    pub stall_timeout: Option<Duration>,
+    /// Between the signal and the stop.
+    pub shutdown_delay: Duration,
     /// See [`Settings`]; at most half of `grace`.
     pub drain_idle: Duration,
     /// See [`Settings`].
@@ -203,10 +230,19 @@ impl Config {
             env: raw.env_file.as_deref().map(read_env_file).transpose()?.unwrap_or_default(),
             root_path: reader.read("root-path", &raw.root_path, value::root_path)?,
             binds: reader.binds(&raw.bind)?,
+            admin: reader.optional("admin", raw.admin.as_deref(), value::admin)?,
+            health_path: reader.optional(
+                "health-path",
+                raw.health_path.as_deref(),
+                value::request_path,
+            )?,
             backlog: reader.number("backlog", &raw.backlog)?,
             uds_mode: reader.read("uds-mode", &raw.uds_mode, value::mode)?,
             worker_count: if single_process { 1 } else { worker_count },
             thread_count: reader.threads(&raw.threads, interpreter)?,
+            preload: reader.read("preload", &raw.preload, value::boolean)?,
+            respawn_max: reader.bound_or_none("respawn-max", &raw.respawn_max)?,
+            hooks: reader.hooks()?,
             io: reader.read("io", &raw.io, |text| value::choice(&IO_WORDS, text))?,
             single_process,
             queue_requests_max: reader.number("queue", &raw.queue)?,
@@ -216,6 +252,9 @@ impl Config {
             header_timeout: reader.named("header-timeout", &raw.header_timeout, value::seconds)?,
             body_timeout: reader.named("body-timeout", &raw.body_timeout, value::seconds)?,
             send_timeout: reader.named("send-timeout", &raw.send_timeout, value::seconds)?,
+            request_timeout: reader.seconds_or_none("request-timeout", &raw.request_timeout)?,
+            stall_timeout: reader.seconds_or_none("stall-timeout", &raw.stall_timeout)?,
+            shutdown_delay: reader.named("shutdown-delay", &raw.shutdown_delay, value::seconds)?,
             grace,
             drain_idle: reader.named("drain-idle", &raw.drain_idle, value::seconds)?.min(grace / 2),
             body_bytes_max: reader.named("max-body", &raw.max_body, value::bytes)?,
@@ -252,6 +291,9 @@ impl Config {
             connections_max,
             queue_requests_max: self.queue_requests_max,
             drain_idle: self.drain_idle,
+            request_timeout: self.request_timeout,
+            stall_timeout: self.stall_timeout,
+            health_path: self.health_path.clone(),
             spool_dir: self.spool_dir.clone(),
             spool_bytes_max: self.spool_bytes_max,
             server_name: self.server_name.clone(),
@@ -315,6 +357,26 @@ impl Reader<'_> {
         self.read(name, text, |text| {
             let number = value::count(name, text)?;
             T::try_from(number).map_err(|_| "a smaller number".to_owned())
+        })
+    }
+
+    /// A number whose 0 means that there is no bound.
+    fn bound_or_none(&self, name: &str, text: &str) -> Result<Option<usize>, Fault> {
+        Ok(Some(self.number(name, text)?).filter(|number| *number > 0))
+    }
+
+    /// Seconds whose 0 means that nothing is timed.
+    fn seconds_or_none(&self, name: &str, text: &str) -> Result<Option<Duration>, Fault> {
+        Ok(Some(self.named(name, text, value::seconds)?).filter(|time| !time.is_zero()))
+    }
+
+    fn hooks(&self) -> Result<Hooks, Fault> {
+        let raw = &self.typed.raw;
+        let hook = |name, text: &Option<String>| self.optional(name, text.as_deref(), value::hook);
+        Ok(Hooks {
+            start: hook("on-worker-start", &raw.on_worker_start)?,
+            ready: hook("on-worker-ready", &raw.on_worker_ready)?,
+            exit: hook("on-worker-exit", &raw.on_worker_exit)?,
         })
     }
 

@@ -76,6 +76,15 @@ pub struct RawConfig {
     )]
     pub uds_mode: String,
 
+    /// Where /live and /ready are answered, beside the public addresses: HOST:PORT or unix:PATH. Both
+    /// are answered without the application, also while it holds the interpreter lock
+    #[arg(long, env = "HOOPSNAKE_ADMIN", value_name = "ADDRESS", help_heading = "Listening")]
+    pub admin: Option<String>,
+
+    /// Path on the public addresses that is answered like /ready, for balancers that probe there
+    #[arg(long, env = "HOOPSNAKE_HEALTH_PATH", value_name = "PATH", help_heading = "Listening")]
+    pub health_path: Option<String>,
+
     /// Processes: a number, or `auto` for one per CPU that affinity and cgroup quota leave us
     #[arg(
         long,
@@ -97,6 +106,43 @@ pub struct RawConfig {
         help_heading = "Workers"
     )]
     pub threads: String,
+
+    /// Import the application once, in a process of its own that the workers are forked from: they
+    /// share its memory. It must not start threads while it is imported
+    #[arg(
+        long,
+        env = "HOOPSNAKE_PRELOAD",
+        value_name = "BOOL",
+        default_value = "false",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "true",
+        help_heading = "Workers"
+    )]
+    pub preload: String,
+
+    /// Workers that may end within 10 s of their start, in a minute, before the server gives up; 0: it
+    /// never does
+    #[arg(
+        long,
+        env = "HOOPSNAKE_RESPAWN_MAX",
+        value_name = "N",
+        default_value = "10",
+        help_heading = "Workers"
+    )]
+    pub respawn_max: String,
+
+    /// Called in each worker before the application is imported, with the worker: MODULE:FUNCTION
+    #[arg(long, env = "HOOPSNAKE_ON_WORKER_START", value_name = "HOOK", help_heading = "Workers")]
+    pub on_worker_start: Option<String>,
+
+    /// The same, when the worker serves
+    #[arg(long, env = "HOOPSNAKE_ON_WORKER_READY", value_name = "HOOK", help_heading = "Workers")]
+    pub on_worker_ready: Option<String>,
+
+    /// The same, after its last response
+    #[arg(long, env = "HOOPSNAKE_ON_WORKER_EXIT", value_name = "HOOK", help_heading = "Workers")]
+    pub on_worker_exit: Option<String>,
 
     /// Kernel interface: `uring`, `epoll`, or `auto` for io_uring where it works and epoll elsewhere
     #[arg(
@@ -173,6 +219,39 @@ pub struct RawConfig {
         help_heading = "Time"
     )]
     pub send_timeout: String,
+
+    /// Seconds from a complete request to the beginning of its response; beyond it 504, the stack of
+    /// its thread in the log, and a new worker in the place of this one. 0: no limit
+    #[arg(
+        long,
+        env = "HOOPSNAKE_REQUEST_TIMEOUT",
+        value_name = "SECONDS",
+        default_value = "0",
+        help_heading = "Time"
+    )]
+    pub request_timeout: String,
+
+    /// Seconds that the interpreter lock may be held without a pause before the stacks of all threads
+    /// are logged; the worker lives on. 0: nobody looks
+    #[arg(
+        long,
+        env = "HOOPSNAKE_STALL_TIMEOUT",
+        value_name = "SECONDS",
+        default_value = "5",
+        help_heading = "Time"
+    )]
+    pub stall_timeout: String,
+
+    /// Seconds between the signal to stop and the stop, in which /ready says 503 and everything is
+    /// served: what a balancer needs to notice. Comes before --grace
+    #[arg(
+        long,
+        env = "HOOPSNAKE_SHUTDOWN_DELAY",
+        value_name = "SECONDS",
+        default_value = "0",
+        help_heading = "Time"
+    )]
+    pub shutdown_delay: String,
 
     /// Seconds that a stop may take before what is left is cut
     #[arg(

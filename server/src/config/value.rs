@@ -25,12 +25,16 @@ pub const BOUNDS: &[Bound] = &[
     Bound { name: "backlog", low: 1, high: 1 << 20, unit: "connections" },
     Bound { name: "workers", low: 1, high: 1024, unit: "processes" },
     Bound { name: "threads", low: 1, high: 1024, unit: "threads" },
+    Bound { name: "respawn-max", low: 0, high: 10_000, unit: "workers" },
     Bound { name: "queue", low: 1, high: 1 << 20, unit: "requests" },
     Bound { name: "max-connections", low: 1, high: 1 << 20, unit: "connections" },
     Bound { name: "keep-alive", low: 0, high: DAY, unit: "seconds" },
     Bound { name: "header-timeout", low: 1, high: DAY, unit: "seconds" },
     Bound { name: "body-timeout", low: 1, high: DAY, unit: "seconds" },
     Bound { name: "send-timeout", low: 1, high: DAY, unit: "seconds" },
+    Bound { name: "request-timeout", low: 0, high: DAY, unit: "seconds" },
+    Bound { name: "stall-timeout", low: 0, high: DAY, unit: "seconds" },
+    Bound { name: "shutdown-delay", low: 0, high: DAY, unit: "seconds" },
     Bound { name: "grace", low: 0, high: DAY, unit: "seconds" },
     Bound { name: "drain-idle", low: 0, high: DAY, unit: "seconds" },
     Bound { name: "max-body", low: 0, high: 1 << 40, unit: "bytes" },
@@ -203,6 +207,43 @@ fn is_identifier(name: &str) -> bool {
         && name.chars().all(|letter| letter.is_alphanumeric() || letter == '_')
 }
 
+/// A function that workers call, `MODULE:FUNCTION`.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct HookSpec {
+    /// The module, dotted.
+    pub module: String,
+    /// The attribute, dotted.
+    pub function: String,
+}
+
+/// `MODULE:FUNCTION`.
+pub(super) fn hook(text: &str) -> Result<HookSpec, String> {
+    match app(text) {
+        Ok(AppSpec { module, attribute: Some(function), factory: false }) => {
+            Ok(HookSpec { module, function })
+        }
+        Ok(_) | Err(_) => Err("MODULE:FUNCTION".to_owned()),
+    }
+}
+
+/// Where the server's own pages are: no descriptor of somebody else's.
+pub(super) fn admin(text: &str) -> Result<Bind, String> {
+    const EXPECTED: &str = "HOST:PORT, [IPV6]:PORT or unix:PATH";
+    match bind(text) {
+        Ok(Bind::Descriptor(_)) | Err(_) => Err(EXPECTED.to_owned()),
+        Ok(bind @ (Bind::Inet { .. } | Bind::Unix(_))) => Ok(bind),
+    }
+}
+
+/// A path as it stands in a request line, without a query.
+pub(super) fn request_path(text: &str) -> Result<String, String> {
+    let sound = text.starts_with('/') && text.bytes().all(|byte| byte.is_ascii_graphic());
+    if sound && !text.contains(['?', '#']) {
+        return Ok(text.to_owned());
+    }
+    Err("a path such as /healthz: printable ASCII, percent-encoded, without ? and #".to_owned())
+}
+
 /// An octal file mode.
 pub(super) fn mode(text: &str) -> Result<u32, String> {
     u32::from_str_radix(text.trim_start_matches("0o"), 8)
@@ -316,6 +357,10 @@ mod tests {
         assert!(mode("888").is_err() && mode("1777").is_err());
         assert!(root_path("/a/").is_err() && root_path("a").is_err() && root_path("/a").is_ok());
         assert!(server_header("a\r\nb").is_err());
+        assert!(request_path("/healthz").is_ok() && request_path("/a?b").is_err());
+        assert!(request_path("a").is_err() && request_path("/a b").is_err());
+        assert!(admin("fd://3").is_err() && admin("unix:a").is_ok() && admin("[::1]:0").is_ok());
+        assert!(hook("a").is_err() && hook("a:b()").is_err() && hook("a.b:c").is_ok());
         assert_eq!(server_header("off"), Ok(None));
         let io = [("auto", 0), ("uring", 1), ("epoll", 2)];
         assert_eq!(choice(&io, "kqueue"), Err("auto, uring or epoll".to_owned()));

@@ -10,6 +10,8 @@ use crate::sync::{AtomicBool, AtomicU32, Mutex, Ordering, lock};
 pub(crate) enum Command {
     /// Serve.
     Serve,
+    /// Serve, and tell balancers to look elsewhere (`--shutdown-delay`).
+    Leave,
     /// Answer what is there and end.
     Drain,
     /// End.
@@ -24,15 +26,25 @@ pub(crate) struct Commands {
     /// Readable once the reactor has ended.
     finished_signal: Waker,
     unanswered: Mutex<Vec<String>>,
+    /// Why the worker asks for a successor; said once.
+    recycle: Mutex<Option<String>>,
+    recycle_was_wanted: AtomicBool,
+    recycle_was_taken: AtomicBool,
+    /// Readable once `recycle` was set.
+    notice: Waker,
 }
 
 impl Commands {
-    pub(crate) fn new(finished_signal: Waker) -> Self {
+    pub(crate) fn new(finished_signal: Waker, notice: Waker) -> Self {
         Self {
             wanted: AtomicU32::new(Command::Serve as u32),
             finished: AtomicBool::new(false),
             finished_signal,
             unanswered: Mutex::new(Vec::new()),
+            recycle: Mutex::new(None),
+            recycle_was_wanted: AtomicBool::new(false),
+            recycle_was_taken: AtomicBool::new(false),
+            notice,
         }
     }
 
@@ -44,8 +56,9 @@ impl Commands {
     pub(crate) fn wanted(&self) -> Command {
         match self.wanted.load(Ordering::Relaxed) {
             0 => Command::Serve,
-            1 => Command::Drain,
-            2.. => Command::Stop,
+            1 => Command::Leave,
+            2 => Command::Drain,
+            3.. => Command::Stop,
         }
     }
 
@@ -55,6 +68,28 @@ impl Commands {
 
     pub(crate) fn unanswered(&self) -> Vec<String> {
         lock(&self.unanswered).clone()
+    }
+
+    /// Reactor: this worker is worth replacing. Only the first reason counts.
+    pub(crate) fn want_recycling(&self, reason: String) {
+        if !self.recycle_was_wanted.swap(true, Ordering::SeqCst) {
+            *lock(&self.recycle) = Some(reason);
+            self.notice.wake();
+        }
+    }
+
+    /// Why the worker is worth replacing, once.
+    pub(crate) fn take_recycling(&self) -> Option<String> {
+        let reason = lock(&self.recycle).take();
+        if reason.is_some() {
+            self.recycle_was_taken.store(true, Ordering::SeqCst);
+        }
+        reason
+    }
+
+    /// `None` when there is nothing more to come.
+    pub(crate) fn notice_fd(&self) -> Option<BorrowedFd<'_>> {
+        (!self.recycle_was_taken.load(Ordering::SeqCst)).then(|| self.notice.as_fd())
     }
 
     pub(crate) fn set_finished(&self) {

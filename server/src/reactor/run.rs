@@ -318,7 +318,7 @@ impl<I: Io> Reactor<I> {
     /// True: leave the loop.
     pub(super) fn obey(&mut self) -> bool {
         match self.commands.wanted() {
-            Command::Serve => return false,
+            Command::Serve | Command::Leave => return false,
             Command::Stop => return true,
             Command::Drain => {}
         }

@@ -39,6 +39,12 @@ pub struct Settings {
     pub queue_requests_max: usize,
     /// How long idle keep-alive connections live on in a drain.
     pub drain_idle: Duration,
+    /// From a complete request to its response's head; `None`: no limit.
+    pub request_timeout: Option<Duration>,
+    /// How long the interpreter lock may be held before that is logged; `None`: nobody looks.
+    pub stall_timeout: Option<Duration>,
+    /// Answered like `/ready` on the public listeners.
+    pub health_path: Option<String>,
     /// Where large bodies wait.
     pub spool_dir: PathBuf,
     /// Bytes of all spooled bodies of this worker; beyond it 507.

@@ -99,6 +99,9 @@ fn settings() -> Settings {
         connections_max: CLIENT_COUNT / 2,
         queue_requests_max: CLIENT_COUNT,
         drain_idle: Duration::from_secs(1),
+        request_timeout: None,
+        stall_timeout: None,
+        health_path: None,
         spool_dir: std::env::temp_dir(),
         spool_bytes_max: 1 << 30,
         server_name: None,
@@ -351,7 +354,10 @@ fn run(seed: u64, faults: Faults, may_leave: bool, seen: &mut Seen) -> (usize, D
     io.add_simulated_listener();
     let completions = Arc::new(Completions::new(CLIENT_COUNT * 2, io_waker(&io)));
     let lane = Arc::new(SyncLane::new(1, CLIENT_COUNT, Arc::clone(&completions)));
-    let commands = Arc::new(Commands::new(Waker::new().expect("an eventfd")));
+    let commands = Arc::new(Commands::new(
+        Waker::new().expect("an eventfd"),
+        Waker::new().expect("an eventfd"),
+    ));
     let parts = Parts {
         settings: settings(),
         lane: Arc::clone(&lane),

@@ -23,6 +23,11 @@ pub enum ToSupervisor {
         /// What was found, `MODULE:ATTR`.
         app: String,
     },
+    /// Serve with another in my place, and drain me when it is ready.
+    Recycle {
+        /// For the log: completes "worker 1 is replaced: ".
+        reason: String,
+    },
 }
 
 /// What a worker is told.
@@ -33,6 +38,10 @@ pub enum ToWorker {
         /// From now to the worker's own end.
         grace: Duration,
     },
+    /// `--shutdown-delay` runs: `/ready` is 503, everything else is served.
+    Leave,
+    /// Open the log files again (SIGUSR1).
+    ReopenLogs,
 }
 
 /// What a look at the socket found.

@@ -386,6 +386,9 @@ impl Supervisor<'_> {
             let Some(process) = self.workers[index].process() else { continue };
             match process.control.receive() {
                 Received::Message(ToSupervisor::Ready { app }) => self.became_ready(index, app),
+                Received::Message(ToSupervisor::Recycle { reason }) => {
+                    tracing::warn!("worker {} is replaced: {reason}", self.workers[index].number);
+                }
                 // Its end is seen by `reap`.
                 Received::Nothing | Received::Closed => {}
             }
