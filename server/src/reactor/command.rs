@@ -28,6 +28,7 @@ pub(crate) struct Commands {
     unanswered: Mutex<Vec<String>>,
     /// Why the worker asks for a successor; said once.
     recycle: Mutex<Option<String>>,
+    #[expect(dead_code, reason = "the deadline of requests comes next")]
     recycle_was_wanted: AtomicBool,
     recycle_was_taken: AtomicBool,
     /// Readable once `recycle` was set.
@@ -70,6 +71,7 @@ impl Commands {
         lock(&self.unanswered).clone()
     }
 
+    #[expect(dead_code, reason = "the deadline of requests comes next")]
     /// Reactor: this worker is worth replacing. Only the first reason counts.
     pub(crate) fn want_recycling(&self, reason: String) {
         if !self.recycle_was_wanted.swap(true, Ordering::SeqCst) {
