@@ -28,7 +28,6 @@ pub(crate) struct Commands {
     unanswered: Mutex<Vec<String>>,
     /// Why the worker asks for a successor; said once.
     recycle: Mutex<Option<String>>,
-    #[expect(dead_code, reason = "the deadline of requests comes next")]
     recycle_was_wanted: AtomicBool,
     recycle_was_taken: AtomicBool,
     /// Readable once `recycle` was set.
