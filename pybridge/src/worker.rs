@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use hoopsnake_server::access::AccessSink;
 use hoopsnake_server::access_log::AccessLog;
+use hoopsnake_server::board::WorkerCell;
 use hoopsnake_server::config::{Config, Interpreter};
 use hoopsnake_server::log::{self, Role};
 use hoopsnake_server::machine;
@@ -51,6 +52,7 @@ pub(crate) struct Serving<'py> {
 struct Forked {
     parent: Parent,
     voice: Voice,
+    cell: Option<WorkerCell>,
 }
 
 /// The body of a forked worker. Ends the process.
@@ -63,7 +65,7 @@ pub(crate) fn run_forked(py: Python<'_>, site: &Site<'_>, seed: WorkerSeed) -> u
     // Before the import: a Ctrl-C meanwhile prints no traceback, and SIGTERM drains right after it.
     let signals = watch_signals(py);
     let machine = seed.machine.clone();
-    let forked = Forked { parent: seed.parent, voice: seed.voice };
+    let forked = Forked { parent: seed.parent, voice: seed.voice, cell: seed.cell };
     let serving = match prepare(py, site, seed.number, seed.listeners, &machine, Some(&forked)) {
         Ok(serving) => serving,
         Err(code) => ending::exit_unready(py, code),
@@ -163,7 +165,8 @@ fn prepare<'py>(
     let access_log = AccessLog::open(&config.log)
         .map_err(|error| failed(&format!("{} cannot be opened", config.log.access), &error))?
         .map(Arc::new);
-    serve(py, config, loaded, listeners, machine, access_log)
+    let cell = forked.and_then(|forked| forked.cell.clone());
+    serve(py, config, loaded, listeners, machine, access_log, cell)
         .map_err(|error| failed("the worker cannot start", &error))
 }
 
@@ -240,6 +243,7 @@ fn serve<'py>(
     listeners: Vec<OwnedFd>,
     machine: &Machine,
     access_log: Option<Arc<AccessLog>>,
+    cell: Option<WorkerCell>,
 ) -> PyResult<Serving<'py>> {
     let options = WsgiOptions {
         multithread: config.thread_count > 1,
@@ -256,6 +260,7 @@ fn serve<'py>(
         settings: config.settings(machine.io, machine.connections_max, sink),
         thread_count: config.thread_count,
         garbage: application.garbage_counter(),
+        cell,
     };
     let running = start(plan)?;
     forked::watch_forks(py)?;

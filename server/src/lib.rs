@@ -6,6 +6,7 @@
 pub mod access;
 pub mod access_log;
 pub mod arena;
+pub mod board;
 pub mod clock;
 pub mod config;
 pub mod doctor;

@@ -89,3 +89,22 @@ pub const SPOOL_PIECE_BYTES: usize = 64 * 1024;
 /// How often uploads are asked whether their client is still there. **Source**: PRODUCTION 8, a reset
 /// is known within a second.
 pub const UPLOAD_SURVEY: std::time::Duration = std::time::Duration::from_millis(500);
+
+/// Processes that may have a place on the board at once. **Unit**: cells of 64 bytes. **Why**: the
+/// highest `--workers`, twice, since a worker and its successor live beside each other for a while.
+pub const BOARD_CELL_COUNT: usize = 2 * 1024;
+
+/// A worker with more connections than the mean takes new ones as long as it is no more than so many
+/// above. **Unit**: connections. **Why**: an eighth of a small mean is less than one connection, and
+/// giving an accept up and back for one or two costs more than the unevenness.
+pub const BALANCE_SLACK: usize = 4;
+
+/// How often a worker that has more than its share looks again. **Source**: RULES 24.
+pub const BALANCE_LOOK: std::time::Duration = std::time::Duration::from_millis(10);
+
+/// How often a worker says that it is alive, if there are others. **Why**: half of
+/// [`HEARTBEAT_AGE_MAX`], so that one late wake is forgiven.
+pub const HEARTBEAT: std::time::Duration = std::time::Duration::from_millis(50);
+
+/// A worker that was silent for longer is not counted on: stopped, stuck or dead. **Source**: RULES 24.
+pub const HEARTBEAT_AGE_MAX: std::time::Duration = std::time::Duration::from_millis(100);

@@ -4,6 +4,7 @@ use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::AtomicUsize;
 
+use crate::board::WorkerCell;
 use crate::clock;
 use crate::exchange::{Completions, SyncLane};
 use crate::reactor::command::{Command, Commands};
@@ -88,6 +89,8 @@ pub struct Plan {
     /// How many objects wait for a thread of the application to drop them; the reactor sees to it
     /// that an idle lane is woken for them.
     pub garbage: Arc<AtomicUsize>,
+    /// This process's place beside the other workers; `None`: it accepts as if it were alone.
+    pub cell: Option<WorkerCell>,
 }
 
 /// A started worker.
@@ -123,6 +126,7 @@ pub fn start(plan: Plan) -> io::Result<Running> {
         spool,
         commands: Arc::clone(&commands),
         garbage: plan.garbage,
+        cell: plan.cell,
     };
     let listeners = plan.listeners;
     let (report, started) = std::sync::mpsc::sync_channel(1);

@@ -63,6 +63,7 @@ impl Worker {
             settings,
             thread_count: 1,
             garbage: Arc::new(AtomicUsize::new(0)),
+            cell: None,
         })
         .expect("a worker");
         let lane = Arc::clone(&running.lane);

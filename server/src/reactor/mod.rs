@@ -1,5 +1,6 @@
 //! The reactor: one thread per worker that owns every socket and never touches Python.
 
+mod balance;
 pub(crate) mod command;
 pub(crate) mod custody;
 pub mod io;

@@ -5,12 +5,14 @@ use std::sync::atomic::AtomicUsize;
 use std::time::Instant;
 
 use super::Settings;
+use super::balance::{Balance, Standing, Verdict};
 use super::command::{Command, Commands};
 use super::io::{Event, Io, ListenerIndex, Peer};
 use super::session::{Session, Slots, State, Watch};
 use super::timers::Wheel;
 use super::token::Token;
 use crate::arena::Arena;
+use crate::board::WorkerCell;
 use crate::clock;
 use crate::exchange::{Completions, Job, SyncLane};
 use crate::http;
@@ -25,8 +27,10 @@ use crate::sync::{Arc, Ordering};
 enum Listening {
     /// One accept is armed.
     Armed,
-    /// None is: the worker is full.
-    Full,
+    /// None is: the worker is full, or has more than its share.
+    Idle,
+    /// One is armed and was taken back; the `Io` answers.
+    Withdrawing,
     /// None is until the moment: the kernel had no descriptor or memory.
     Paused(Instant),
     /// Given up in the drain.
@@ -76,6 +80,7 @@ pub(crate) struct Reactor<I: Io> {
     /// Ring entries and events of connections that were gone.
     pub(super) late_count: u64,
     age: AgeWatch,
+    balance: Balance,
     listeners: Vec<Listening>,
     phase: Phase,
     commands: Arc<Commands>,
@@ -95,6 +100,8 @@ pub(crate) struct Parts {
     pub(crate) spool: Spool,
     pub(crate) commands: Arc<Commands>,
     pub(crate) garbage: Arc<AtomicUsize>,
+    /// `None`: takes every connection it can get.
+    pub(crate) cell: Option<WorkerCell>,
     pub(crate) listener_count: usize,
 }
 
@@ -119,7 +126,8 @@ impl<I: Io> Reactor<I> {
             refusals: Refusals::default(),
             late_count: 0,
             age: AgeWatch::new(limits::WAKE_AGE),
-            listeners: vec![Listening::Full; parts.listener_count],
+            balance: Balance::new(parts.cell),
+            listeners: vec![Listening::Idle; parts.listener_count],
             phase: Phase::Running,
             commands: parts.commands,
             garbage: parts.garbage,
@@ -193,9 +201,10 @@ impl<I: Io> Reactor<I> {
         };
         let paused = self.listeners.iter().filter_map(|listening| match listening {
             Listening::Paused(moment) => Some(*moment),
-            Listening::Armed | Listening::Full | Listening::Closed => None,
+            Listening::Armed | Listening::Idle | Listening::Withdrawing | Listening::Closed => None,
         });
-        let deadlines = [self.age.deadline(), self.wheel.next_look(), idle_end];
+        let balance = self.balance.next_look();
+        let deadlines = [self.age.deadline(), self.wheel.next_look(), idle_end, balance];
         for moment in deadlines.into_iter().flatten().chain(paused) {
             until = until.min(moment);
         }
@@ -210,7 +219,7 @@ impl<I: Io> Reactor<I> {
         self.io.end_pass();
         if let Phase::Emptying { idle_until } = self.phase
             && !self.accepted
-            && (self.now >= idle_until || !self.is_accepting_paused())
+            && (self.now >= idle_until || !self.is_accepting_put_off())
         {
             self.phase = Phase::Draining { idle_until };
             self.close_listeners();
@@ -256,27 +265,53 @@ impl<I: Io> Reactor<I> {
         // What the kernel has accepted when a drain begins is answered, also by a full worker.
         let emptying = matches!(self.phase, Phase::Emptying { .. });
         let full = self.slots.len() >= self.settings.connections_max && !emptying;
+        let verdict = self.judge_balance(full);
         for index in 0..self.listeners.len() {
-            let arm = match self.listeners[index] {
-                Listening::Full => !full,
-                Listening::Paused(moment) => self.now >= moment,
-                Listening::Armed | Listening::Closed => false,
-            };
-            if arm {
-                self.listeners[index] = Listening::Armed;
-                self.io.arm_accept(ListenerIndex(index));
+            let now = self.now;
+            let listening = &mut self.listeners[index];
+            if matches!(listening, Listening::Paused(moment) if now >= *moment) {
+                *listening = Listening::Idle;
+            }
+            match (*listening, verdict) {
+                (Listening::Idle, Verdict::Take | Verdict::TakeAnew) if !full => {
+                    *listening = Listening::Armed;
+                    self.io.arm_accept(ListenerIndex(index));
+                }
+                (Listening::Armed, Verdict::Hold | Verdict::TakeAnew) => {
+                    *listening = Listening::Withdrawing;
+                    self.io.cancel_accept(ListenerIndex(index));
+                }
+                (Listening::Idle | Listening::Armed, _)
+                | (Listening::Withdrawing | Listening::Paused(_) | Listening::Closed, _) => {}
             }
         }
     }
 
-    fn is_accepting_paused(&self) -> bool {
-        self.listeners.iter().any(|listening| matches!(listening, Listening::Paused(_)))
+    /// Tells the other workers how this one stands, and finds out whether it is its turn to accept.
+    fn judge_balance(&mut self, full: bool) -> Verdict {
+        let is_usable = |listening: &Listening| match listening {
+            Listening::Armed | Listening::Idle | Listening::Withdrawing => true,
+            Listening::Paused(moment) => self.now >= *moment,
+            Listening::Closed => false,
+        };
+        let is_accepting =
+            self.phase == Phase::Running && !full && self.listeners.iter().any(is_usable);
+        let standing = Standing { connections: self.slots.len(), is_accepting };
+        self.balance.look(self.now, standing)
+    }
+
+    /// Whether a listener may still have a connection for us, although no accept brought one.
+    fn is_accepting_put_off(&self) -> bool {
+        let is_put_off = |listening: &Listening| {
+            matches!(listening, Listening::Paused(_) | Listening::Withdrawing)
+        };
+        self.listeners.iter().any(is_put_off)
     }
 
     fn on_accepted(&mut self, listener: ListenerIndex, socket: I::Socket, peer: Peer) {
         self.accepted = true;
-        if self.listeners[listener.0] == Listening::Armed {
-            self.listeners[listener.0] = Listening::Full;
+        if self.listeners[listener.0] != Listening::Closed {
+            self.listeners[listener.0] = Listening::Idle;
         }
         let session = Session::new(listener, peer, http::Connection::new(self.settings.http));
         let token = self.slots.insert(session);
@@ -294,7 +329,7 @@ impl<I: Io> Reactor<I> {
         let passing =
             [libc::ECONNABORTED, libc::EPROTO, libc::ECANCELED, libc::EINTR, libc::EAGAIN];
         if passing.map(Some).contains(&error.raw_os_error()) {
-            *listening = Listening::Full;
+            *listening = Listening::Idle;
         } else {
             tracing::warn!(
                 %error,

@@ -365,6 +365,7 @@ fn run(seed: u64, faults: Faults, may_leave: bool, seen: &mut Seen) -> (usize, D
         spool: Spool::start(std::env::temp_dir(), 1 << 30).expect("a thread"),
         commands: Arc::clone(&commands),
         garbage: Arc::new(AtomicUsize::new(0)),
+        cell: None,
         listener_count: 1,
     };
     let start = clock::now();

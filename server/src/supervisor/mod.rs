@@ -27,10 +27,13 @@ pub use listen::Listeners;
 pub use pid_file::PidFile;
 pub use voice::Voice;
 
+use crate::board::{Board, CellLease, WorkerCell};
 use crate::clock;
 use crate::config::{Config, Interpreter};
 use crate::error::Fault;
+use crate::limits;
 use crate::reactor::IoKind;
+use crate::sync::Arc;
 use crate::sys::process::Parent;
 use crate::sys::signals::{SignalMask, SignalWatch};
 use control::{ControlSocket, Received, ToSupervisor, ToWorker};
@@ -115,6 +118,8 @@ pub struct WorkerSeed {
     pub voice: Voice,
     /// Where to accept.
     pub listeners: Vec<OwnedFd>,
+    /// Its place beside the other workers; `None`: all were taken.
+    pub cell: Option<WorkerCell>,
     /// What was found out.
     pub machine: Machine,
 }
@@ -134,6 +139,9 @@ struct Supervisor<'run> {
     listeners: Listeners,
     signals: SignalWatch,
     voice: Voice,
+    board: Arc<Board>,
+    /// A process found no place on the board, and that was said.
+    board_was_full: bool,
     workers: Vec<Worker>,
     phase: Phase,
     /// The application as the first ready worker found it.
@@ -169,6 +177,9 @@ pub fn run(
         listeners,
         signals,
         voice: Voice::new().map_err(|error| Fault::start(error.to_string()))?,
+        board: Board::new(limits::BOARD_CELL_COUNT)
+            .map_err(|error| Fault::start(format!("no memory to share with workers: {error}")))?,
+        board_was_full: false,
         workers: (1..=config.worker_count).map(|number| Worker::new(number, now)).collect(),
         phase: Phase::Starting,
         app: String::new(),
@@ -237,6 +248,7 @@ impl Supervisor<'_> {
         if self.phase == Phase::Serving {
             self.voice.give_back();
         }
+        let cell = self.lease_cell();
         let parent = Parent::of_children();
         let mask = SignalMask::block_all();
         let forked = host.fork();
@@ -247,7 +259,7 @@ impl Supervisor<'_> {
             Fork::Parent(number) => {
                 let pid = Pid::from_raw(number)
                     .ok_or_else(|| io::Error::other(format!("fork returned {number}")))?;
-                let process = Process { pid, control: ours, started: now };
+                let process = Process { pid, control: ours, cell, started: now };
                 self.workers[index].standing = Standing::Starting(process);
                 Ok(None)
             }
@@ -265,10 +277,24 @@ impl Supervisor<'_> {
                     parent,
                     voice: self.voice.clone(),
                     listeners: std::mem::take(&mut self.listeners.sockets),
+                    cell: cell.as_ref().map(CellLease::worker_cell),
                     machine: self.machine.clone(),
                 }))
             }
         }
+    }
+
+    /// A place on the board for the next process.
+    fn lease_cell(&mut self) -> Option<CellLease> {
+        let lease = self.board.lease();
+        if lease.is_none() && !std::mem::replace(&mut self.board_was_full, true) {
+            tracing::warn!(
+                "more than {} worker processes at once: those that come now accept connections \
+                 without regard to the others until some have ended",
+                limits::BOARD_CELL_COUNT
+            );
+        }
+        lease
     }
 
     fn is_over(&self) -> bool {

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::control::ControlSocket;
+use crate::board::CellLease;
 
 /// A worker that was ready for less is a failure, and the next one waits.
 const SETTLED_AFTER: Duration = Duration::from_secs(10);
@@ -16,6 +17,8 @@ const DELAY_MAX: Duration = Duration::from_secs(5);
 pub(super) struct Process {
     pub(super) pid: rustix::process::Pid,
     pub(super) control: ControlSocket,
+    /// Its place on the board, free again when this value is dropped. `None`: all were taken.
+    pub(super) cell: Option<CellLease>,
     pub(super) started: Instant,
 }
 
@@ -104,7 +107,7 @@ mod tests {
     fn start(worker: &mut Worker, now: Instant) {
         let (control, _) = ControlSocket::pair().unwrap();
         let pid = Pid::from_raw(1).unwrap();
-        worker.standing = Standing::Starting(Process { pid, control, started: now });
+        worker.standing = Standing::Starting(Process { pid, control, cell: None, started: now });
     }
 
     #[test]

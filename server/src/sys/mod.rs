@@ -32,6 +32,7 @@ pub mod process;
 pub mod ring;
 #[cfg(test)]
 mod ring_hazards;
+pub mod shm;
 pub mod signals;
 pub mod socket;
 mod uring;
