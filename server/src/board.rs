@@ -82,12 +82,8 @@ impl Board {
     pub fn lease(self: &Arc<Self>) -> Option<CellLease> {
         let is_free = |cell: &[AtomicU64]| {
             let (free, starting) = (CellState::Free as u64, CellState::Starting as u64);
-            let taken = cell[STATE].compare_exchange(
-                free,
-                starting,
-                Ordering::AcqRel,
-                Ordering::Relaxed,
-            );
+            let taken =
+                cell[STATE].compare_exchange(free, starting, Ordering::AcqRel, Ordering::Relaxed);
             taken.is_ok()
         };
         let index = self.cells().position(is_free)?;

@@ -259,7 +259,7 @@ impl Supervisor<'_> {
             Fork::Parent(number) => {
                 let pid = Pid::from_raw(number)
                     .ok_or_else(|| io::Error::other(format!("fork returned {number}")))?;
-                let process = Process { pid, control: ours, cell, started: now };
+                let process = Process { pid, control: ours, _cell: cell, started: now };
                 self.workers[index].standing = Standing::Starting(process);
                 Ok(None)
             }

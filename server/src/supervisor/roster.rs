@@ -18,7 +18,7 @@ pub(super) struct Process {
     pub(super) pid: rustix::process::Pid,
     pub(super) control: ControlSocket,
     /// Its place on the board, free again when this value is dropped. `None`: all were taken.
-    pub(super) cell: Option<CellLease>,
+    pub(super) _cell: Option<CellLease>,
     pub(super) started: Instant,
 }
 
@@ -107,7 +107,7 @@ mod tests {
     fn start(worker: &mut Worker, now: Instant) {
         let (control, _) = ControlSocket::pair().unwrap();
         let pid = Pid::from_raw(1).unwrap();
-        worker.standing = Standing::Starting(Process { pid, control, cell: None, started: now });
+        worker.standing = Standing::Starting(Process { pid, control, _cell: None, started: now });
     }
 
     #[test]
