@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn rule_24_above_is_more_than_an_eighth_over_the_mean() {
+    fn rules_24_above_is_more_than_an_eighth_over_the_mean() {
         // Own count, the others', whether it holds.
         let table: &[(u64, &[u64], bool)] = &[
             // Alone, or all the same.
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn rule_24_a_silent_full_or_starting_worker_is_not_counted() {
+    fn rules_24_a_silent_full_or_starting_worker_is_not_counted() {
         use CellState::{Accepting, Declining, Starting};
         // Hundred of our own beside one that has none: is it waited for?
         let table = [
@@ -232,7 +232,7 @@ mod tests {
     /// Whatever the counts, one of those that are counted accepts: no connection waits because each
     /// worker leaves it to another.
     #[test]
-    fn rule_24_somebody_always_takes() {
+    fn rules_24_somebody_always_takes() {
         let mut state = 24_u64;
         let mut roll = move |bound: u64| {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);

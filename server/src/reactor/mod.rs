@@ -1,6 +1,8 @@
 //! The reactor: one thread per worker that owns every socket and never touches Python.
 
 mod balance;
+#[cfg(all(test, not(loom)))]
+mod balance_simulation;
 pub(crate) mod command;
 pub(crate) mod custody;
 pub mod io;

@@ -82,7 +82,7 @@ enum ClientState {
     Left,
 }
 
-fn settings() -> Settings {
+pub(super) fn settings() -> Settings {
     Settings {
         io: IoKind::Epoll,
         http: HttpLimits {
