@@ -11,8 +11,8 @@ import re
 from pathlib import Path
 
 TESTS = Path(__file__).resolve().parent
-BEHAVIOURS = [1, 2, 3, 4, 6, 8, 9, 10, 11, 17, 18, 20, 21, 24, 25, 26, 28, 29, 30]
-RULES = [3, 4, 5, 7, 8, 17, 18, 19, 26, 27]
+BEHAVIOURS = [1, 2, 3, 4, 6, 8, 9, 10, 11, 17, 18, 20, 21, 22, 24, 25, 26, 28, 29, 30]
+RULES = [3, 4, 5, 7, 8, 17, 18, 19, 24, 26, 27]
 
 BEHAVIOUR_NAME = re.compile(r"test_(?:behaviour_|production_)?(\d+)_(?:and_(\d+)_)?")
 RULE_NAME = re.compile(r"test_rule_(\d+)_")
