@@ -147,10 +147,11 @@ fn breaks_margin(own: u64, least: u64) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
     use crate::board::{Board, CellLease};
     use crate::clock;
-    use crate::sync::Arc;
 
     const NOW: Duration = Duration::from_secs(60);
 

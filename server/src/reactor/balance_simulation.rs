@@ -19,7 +19,7 @@ use crate::sync::Arc;
 const CLIENT_COUNT: usize = 30;
 /// What one worker takes while another has none.
 const ALONE_COUNT: usize = 2 * limits::BALANCE_SLACK;
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(5);
 
 struct World {
     reactor: Reactor<Simulated>,

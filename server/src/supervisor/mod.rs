@@ -18,6 +18,7 @@ mod voice;
 
 use std::io;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -33,7 +34,6 @@ use crate::config::{Config, Interpreter};
 use crate::error::Fault;
 use crate::limits;
 use crate::reactor::IoKind;
-use crate::sync::Arc;
 use crate::sys::process::Parent;
 use crate::sys::signals::{SignalMask, SignalWatch};
 use control::{ControlSocket, Received, ToSupervisor, ToWorker};
