@@ -11,6 +11,7 @@ pub mod config;
 pub mod doctor;
 pub mod error;
 pub mod exchange;
+pub mod forwarded;
 pub mod http;
 pub mod limits;
 pub mod log;
