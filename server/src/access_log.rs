@@ -89,7 +89,7 @@ impl AccessSink for AccessLog {
             status: entry.end.status,
             body_bytes: entry.end.body_bytes,
             aborted: entry.aborted,
-            request_id: entry.exchange.request_id,
+            request_id: entry.exchange.request_id.as_ref(),
             queue: entry.queue,
             run: entry.run,
             total: entry.total,
@@ -115,7 +115,7 @@ struct Fields<'entry> {
     status: u16,
     body_bytes: u64,
     aborted: bool,
-    request_id: Option<RequestId>,
+    request_id: Option<&'entry RequestId>,
     queue: Option<Duration>,
     run: Option<Duration>,
     total: Duration,
@@ -159,7 +159,7 @@ impl Fields<'_> {
                 }
             }
         }
-        if let Some(id) = &self.request_id {
+        if let Some(id) = self.request_id {
             let _ = write!(line, " id={}", id.as_str());
         }
         line.push_str(if self.aborted { " aborted\n" } else { "\n" });
@@ -194,7 +194,7 @@ impl Fields<'_> {
             "app_ms": self.run.map(milliseconds),
             "total_ms": milliseconds(self.total),
             "aborted": self.aborted,
-            "request_id": self.request_id.as_ref().map(RequestId::as_str),
+            "request_id": self.request_id.map(RequestId::as_str),
         })
         .to_string();
         line.push('\n');

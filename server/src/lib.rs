@@ -23,4 +23,5 @@ pub mod spool;
 pub mod supervisor;
 mod sync;
 pub mod sys;
+pub mod trust;
 pub mod worker;
