@@ -11,8 +11,8 @@ use base64_user::user_of;
 use crate::access::{AccessEntry, AccessSink};
 use crate::clock;
 use crate::config::{AccessFormat, AccessTarget, LogConfig};
+use crate::forwarded::Client;
 use crate::log::{QueuedWriter, timestamp};
-use crate::reactor::io::Peer;
 use crate::request_id::RequestId;
 
 /// Bytes of one value that a peer chose; what is beyond is cut. **Why**: the queue counts lines, and
@@ -76,7 +76,7 @@ impl AccessSink for AccessLog {
     fn record(&self, entry: AccessEntry<'_>) {
         let head = &entry.exchange.head;
         let fields = Fields {
-            peer: entry.exchange.peer,
+            client: entry.exchange.client(),
             user: head.field(b"authorization").and_then(user_of),
             method: head.method(),
             target: head.target(),
@@ -105,7 +105,7 @@ impl AccessSink for AccessLog {
 /// What a line says.
 #[derive(Debug)]
 struct Fields<'entry> {
-    peer: Peer,
+    client: Client,
     user: Option<String>,
     method: &'entry [u8],
     target: &'entry [u8],
@@ -123,9 +123,9 @@ struct Fields<'entry> {
 
 impl Fields<'_> {
     fn remote(&self) -> String {
-        match self.peer {
-            Peer::Inet(address) => address.ip().to_string(),
-            Peer::Unix => "-".to_owned(),
+        match self.client {
+            Client::Inet { ip, .. } => ip.to_string(),
+            Client::Unix => "-".to_owned(),
         }
     }
 
@@ -282,7 +282,7 @@ mod tests {
 
     fn fields() -> Fields<'static> {
         Fields {
-            peer: Peer::Inet("[::1]:9".parse().unwrap()),
+            client: Client::Inet { ip: "::1".parse().unwrap(), port: None },
             user: user_of(b"Basic QWxhIGRkaW46b3BlbiBzZXNhbWU="),
             method: b"GET",
             target: b"/a\"b\n\xe9",
