@@ -4,14 +4,16 @@ X-Request-ID by RULES.md 27."""
 from __future__ import annotations
 
 import json
+import os
 import re
+import shutil
 import socket
 import subprocess
 from contextlib import closing
 
 import pytest
 from conformance.wire import OUR_FAULT, request
-from harness import COMMAND, TESTS, Server
+from harness import COMMAND, TESTS, Server, wait_until
 
 PROXIES = "127.0.0.1,::1,unix,10.0.0.0/8"
 FOR, PROTO, HOST, PORT = (f"X-Forwarded-{name}: " for name in ("For", "Proto", "Host", "Port"))
@@ -288,6 +290,84 @@ def test_djangos_origin_check_passes_although_a_port_was_told(django):
         assert answer_to(connection, request("POST", "/form", *proxy, *fields))[0] == 200
         # Without the proxy's word the origin is another one.
         assert answer_to(connection, request("POST", "/form", *fields))[0] == 403
+
+
+# The proxies of docs/deployment.md, where they are installed
+
+
+def lines_of_the_guide(section, pattern):
+    """The lines of a configuration in the deployment guide that match."""
+    guide = (TESTS.parent / "docs" / "deployment.md").read_text()
+    block = guide.split(f"\n## {section}\n")[1].split("\n## ")[0].split("```")[1]
+    return "\n".join(line for line in block.splitlines() if re.match(pattern, line))
+
+
+def nginx(directory, port, upstream):
+    config = directory / "nginx.conf"
+    fields = lines_of_the_guide("nginx", r" *proxy_(set_header|http_version)")
+    assert fields.count("proxy_set_header") >= 8
+    config.write_text(f"""
+        daemon off; pid {directory}/pid; error_log stderr; events {{}}
+        http {{ access_log off; client_body_temp_path {directory}/a; proxy_temp_path {directory}/b;
+        fastcgi_temp_path {directory}/c; uwsgi_temp_path {directory}/d; scgi_temp_path {directory}/e;
+        server {{ listen 127.0.0.1:{port}; location / {{ proxy_pass http://127.0.0.1:{upstream};
+        {fields} }} }} }}""")
+    return ["nginx", "-p", str(directory), "-e", "stderr", "-c", str(config)]
+
+
+def haproxy(directory, port, upstream):
+    config = directory / "haproxy.cfg"
+    fields = lines_of_the_guide("HAProxy", r" *(http-request|option forwardfor)")
+    assert fields.count("http-request") >= 5
+    config.write_text(f"""
+defaults
+    mode http
+    timeout connect 5s
+    timeout client 20s
+    timeout server 20s
+frontend site
+    bind 127.0.0.1:{port}
+    default_backend app
+backend app
+{fields}
+    server one 127.0.0.1:{upstream}
+""")
+    return ["haproxy", "-db", "-f", str(config)]
+
+
+@pytest.mark.parametrize("command", [nginx, haproxy], ids=lambda command: command.__name__)
+def test_behind_the_proxies_of_the_guide_a_client_can_forge_nothing(serve, tmp_path, command):
+    program = shutil.which(command.__name__, path=os.environ.get("PATH", "") + ":/usr/sbin")
+    if not program:
+        pytest.skip(f"no {command.__name__} here")
+    server = serve("behaviour_echo:app", "--request-id")
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    arguments = command(tmp_path, port, server.port)
+    proxy = subprocess.Popen([program, *arguments[1:]], stdout=subprocess.DEVNULL,
+                             stderr=(tmp_path / "log").open("wb"))
+    try:
+        wait_until(lambda: accepts(port) or proxy.poll() is not None, 20, "the proxy listens")
+        assert proxy.poll() is None, (tmp_path / "log").read_text()
+        forged = [FOR + "6.6.6.6", PROTO + "https", HOST + "evil", PORT + "6", "X-Request-ID: forged",
+                  "Forwarded: for=6.6.6.6;proto=https;host=evil", "X_Forwarded_For: 6.6.6.6"]
+        # The proxy is 127.0.0.1 to the server, its client is 127.0.0.2.
+        address = (("127.0.0.1", port), 10, ("127.0.0.2", 0))
+        environ = environ_over(socket.create_connection(*address), *forged)
+        assert told(environ) == ("127.0.0.2", "0", "http", "a.example", str(port))
+        assert re.fullmatch(r"[0-9a-f-]{32,36}", environ["HTTP_X_REQUEST_ID"])
+        assert "HTTPS" not in environ and "HTTP_FORWARDED" not in environ
+    finally:
+        proxy.terminate()
+        proxy.wait(10)
+
+
+def accepts(port):
+    try:
+        socket.create_connection(("127.0.0.1", port), 1).close()
+    except OSError:
+        return False
+    return True
 
 
 # X-Request-ID
