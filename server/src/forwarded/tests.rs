@@ -430,7 +430,7 @@ fn arbitrary_bytes_tell_nothing_illegal() {
         (state >> 33) as usize % bound
     };
     let mut told_count = 0;
-    for _ in 0..200_000 {
+    for _ in 0..50_000 {
         let mut fields = b"Host: site\r\n".to_vec();
         for _ in 0..=random(2) {
             fields.extend_from_slice(NAMES[random(NAMES.len())]);
@@ -455,5 +455,5 @@ fn arbitrary_bytes_tell_nothing_illegal() {
         }
         assert_ne!(origin.port, Some(0));
     }
-    assert!(told_count > 5_000, "{told_count}");
+    assert!(told_count > 1_000, "{told_count}");
 }
