@@ -169,7 +169,8 @@ def test_rule_27_an_access_log_that_cannot_be_written_is_said_on_the_servers_log
 
 def test_rule_27_a_request_id_is_the_same_in_the_response_the_view_and_both_logs(serve, tmp_path):
     file = tmp_path / "access.log"
-    server = serve("request_ids:app", "--request-id", "--access-log", file)
+    server = serve("request_ids:app", "--request-id", "--access-log", file,
+                   "--trusted-proxies", "off")
     seen = []
     for path in ("/", "/raise"):
         # What a client sends is not believed.

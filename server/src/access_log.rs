@@ -11,8 +11,8 @@ use base64_user::user_of;
 use crate::access::{AccessEntry, AccessSink};
 use crate::clock;
 use crate::config::{AccessFormat, AccessTarget, LogConfig};
+use crate::forwarded::Client;
 use crate::log::{QueuedWriter, timestamp};
-use crate::reactor::io::Peer;
 use crate::request_id::RequestId;
 
 /// Bytes of one value that a peer chose; what is beyond is cut. **Why**: the queue counts lines, and
@@ -76,7 +76,7 @@ impl AccessSink for AccessLog {
     fn record(&self, entry: AccessEntry<'_>) {
         let head = &entry.exchange.head;
         let fields = Fields {
-            peer: entry.exchange.peer,
+            client: entry.exchange.client(),
             user: head.field(b"authorization").and_then(user_of),
             method: head.method(),
             target: head.target(),
@@ -89,7 +89,7 @@ impl AccessSink for AccessLog {
             status: entry.end.status,
             body_bytes: entry.end.body_bytes,
             aborted: entry.aborted,
-            request_id: entry.exchange.request_id,
+            request_id: entry.exchange.request_id.as_ref(),
             queue: entry.queue,
             run: entry.run,
             total: entry.total,
@@ -105,7 +105,7 @@ impl AccessSink for AccessLog {
 /// What a line says.
 #[derive(Debug)]
 struct Fields<'entry> {
-    peer: Peer,
+    client: Client,
     user: Option<String>,
     method: &'entry [u8],
     target: &'entry [u8],
@@ -115,7 +115,7 @@ struct Fields<'entry> {
     status: u16,
     body_bytes: u64,
     aborted: bool,
-    request_id: Option<RequestId>,
+    request_id: Option<&'entry RequestId>,
     queue: Option<Duration>,
     run: Option<Duration>,
     total: Duration,
@@ -123,9 +123,9 @@ struct Fields<'entry> {
 
 impl Fields<'_> {
     fn remote(&self) -> String {
-        match self.peer {
-            Peer::Inet(address) => address.ip().to_string(),
-            Peer::Unix => "-".to_owned(),
+        match self.client {
+            Client::Inet { ip, .. } => ip.to_string(),
+            Client::Unix => "-".to_owned(),
         }
     }
 
@@ -159,7 +159,7 @@ impl Fields<'_> {
                 }
             }
         }
-        if let Some(id) = &self.request_id {
+        if let Some(id) = self.request_id {
             let _ = write!(line, " id={}", id.as_str());
         }
         line.push_str(if self.aborted { " aborted\n" } else { "\n" });
@@ -194,7 +194,7 @@ impl Fields<'_> {
             "app_ms": self.run.map(milliseconds),
             "total_ms": milliseconds(self.total),
             "aborted": self.aborted,
-            "request_id": self.request_id.as_ref().map(RequestId::as_str),
+            "request_id": self.request_id.map(RequestId::as_str),
         })
         .to_string();
         line.push('\n');
@@ -282,7 +282,7 @@ mod tests {
 
     fn fields() -> Fields<'static> {
         Fields {
-            peer: Peer::Inet("[::1]:9".parse().unwrap()),
+            client: Client::Inet { ip: "::1".parse().unwrap(), port: None },
             user: user_of(b"Basic QWxhIGRkaW46b3BlbiBzZXNhbWU="),
             method: b"GET",
             target: b"/a\"b\n\xe9",

@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 
 use crate::clock;
+use crate::forwarded::{Client, Origin};
 use crate::http::RequestHead;
 use crate::limits::{STREAM_CREDIT_BYTES, STREAM_CREDIT_PIECES};
 use crate::reactor::io::{ListenerIndex, Peer};
@@ -228,8 +229,10 @@ pub struct Exchange {
     pub head: RequestHead,
     /// Where the connection was accepted.
     pub listener: ListenerIndex,
-    /// Who sent it.
+    /// Who is at the other end of the connection.
     pub peer: Peer,
+    /// What trusted proxies told about the request; usually nothing.
+    pub origin: Option<Box<Origin>>,
     /// When its head was complete.
     pub received: Instant,
     /// Its name, with `--request-id`.
@@ -264,6 +267,7 @@ impl Exchange {
             head,
             listener,
             peer,
+            origin: None,
             received,
             request_id: None,
             closing: AtomicBool::new(false),
@@ -282,6 +286,19 @@ impl Exchange {
     #[must_use]
     pub fn named(self, request_id: Option<RequestId>) -> Self {
         Self { request_id, ..self }
+    }
+
+    /// The same request with what trusted proxies told about it.
+    #[must_use]
+    pub fn forwarded(self, origin: Option<Box<Origin>>) -> Self {
+        Self { origin, ..self }
+    }
+
+    /// Who asked: the peer, or whom trusted proxies name.
+    #[must_use]
+    pub fn client(&self) -> Client {
+        let told = self.origin.as_ref().and_then(|origin| origin.client);
+        told.unwrap_or_else(|| Client::from(self.peer))
     }
 
     /// The request as an operator is shown it: method and target, without control bytes, cut, and its

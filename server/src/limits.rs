@@ -9,6 +9,14 @@ pub const HEAD_BYTES_MAX: usize = 64 * 1024;
 /// Header fields of one request. **Unit**: fields. **Why**: apache allows 100, gunicorn 100.
 pub const FIELD_COUNT_MAX: usize = 128;
 
+/// Proxies between a client and us that are followed; the client is then the address the last of them
+/// told. **Unit**: proxies. **Why**: a real chain has four, and a walk must end.
+pub const PROXY_HOPS_MAX: usize = 32;
+
+/// Bytes of an `X-Request-ID` that a proxy gave; a longer one is replaced. **Unit**: bytes. **Why**: a
+/// UUID has 36, a trace with its span 55, and every line of both logs carries it.
+pub const REQUEST_ID_BYTES_MAX: usize = 128;
+
 /// Bytes of one chunk-size line, extensions included. **Unit**: bytes.
 pub const CHUNK_LINE_BYTES_MAX: usize = 1024;
 

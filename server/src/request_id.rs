@@ -1,26 +1,57 @@
 //! Names for requests, so that a response, the access log and the error log can be brought together.
 
-use crate::clock;
+use bytes::Bytes;
 
-/// Hexadecimal digits of an id. **Why**: 128 bits, so that ids of many servers do not meet.
+use crate::clock;
+use crate::http::RequestHead;
+use crate::limits::REQUEST_ID_BYTES_MAX;
+
+/// Hexadecimal digits of an id that we make. **Why**: 128 bits, so that ids of many servers do not
+/// meet.
 const DIGITS: usize = 32;
 
-/// The name of one request: 32 lower-case hexadecimal digits.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct RequestId([u8; DIGITS]);
+/// The name of one request.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct RequestId(Text);
+
+#[derive(Clone, Debug, Eq, PartialEq)]
+enum Text {
+    /// 32 lower-case hexadecimal digits.
+    Made([u8; DIGITS]),
+    /// A trusted proxy's, a share of the head that it came in.
+    Kept(Bytes),
+}
 
 impl RequestId {
+    /// The one in the head, if there is exactly one and it can stand unquoted in a field and in both
+    /// logs: up to [`REQUEST_ID_BYTES_MAX`] visible ASCII characters, none of them a quote, a
+    /// backslash or a comma.
+    fn kept(head: &RequestHead) -> Option<Self> {
+        let mut fields =
+            head.fields().filter(|field| field.name.eq_ignore_ascii_case(b"x-request-id"));
+        let (first, second) = (fields.next()?, fields.next());
+        let is_plain = (1..=REQUEST_ID_BYTES_MAX).contains(&first.value.len())
+            && first
+                .value
+                .iter()
+                .all(|&byte| byte.is_ascii_graphic() && !b"\"'\\,".contains(&byte));
+        (second.is_none() && is_plain).then(|| Self(Text::Kept(head.share(first.value))))
+    }
+
     /// As it stands in `X-Request-ID`.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
-        &self.0
+        match &self.0 {
+            Text::Made(digits) => digits,
+            Text::Kept(bytes) => bytes,
+        }
     }
 
     /// The same as text.
     #[must_use]
     pub fn as_str(&self) -> &str {
-        // Digits are ASCII.
-        std::str::from_utf8(&self.0).unwrap_or_default()
+        // Both are ASCII.
+        std::str::from_utf8(self.as_bytes()).unwrap_or_default()
     }
 }
 
@@ -42,8 +73,14 @@ impl RequestIds {
         Self { high, state: mixed(u64::from(moment.subsec_nanos()) << 32 ^ process ^ high) }
     }
 
+    /// The name of a request: the one that a trusted proxy gave it, or a new one.
+    pub(crate) fn of(&mut self, head: &RequestHead, is_trusted_proxy: bool) -> RequestId {
+        let kept = if is_trusted_proxy { RequestId::kept(head) } else { None };
+        kept.unwrap_or_else(|| self.make())
+    }
+
     /// The next. **Source**: SplitMix64, which visits every 64-bit value once.
-    pub(crate) fn make(&mut self) -> RequestId {
+    fn make(&mut self) -> RequestId {
         self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let number = u128::from(self.high) << 64 | u128::from(mixed(self.state));
         let mut digits = [0; DIGITS];
@@ -51,7 +88,7 @@ impl RequestIds {
             let nibble = (number >> (4 * (DIGITS - 1 - index)) & 0xf) as u8;
             *digit = if nibble < 10 { b'0' + nibble } else { b'a' + nibble - 10 };
         }
-        RequestId(digits)
+        RequestId(Text::Made(digits))
     }
 }
 

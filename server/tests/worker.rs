@@ -19,6 +19,7 @@ use hoopsnake_server::http::{BodyLength, ResponseContext};
 use hoopsnake_server::limits;
 use hoopsnake_server::pool::{Next, ThreadIndex};
 use hoopsnake_server::reactor::{IoKind, Settings};
+use hoopsnake_server::trust::Trust;
 use hoopsnake_server::worker::{Plan, Running, start};
 
 /// What the test's application does with a request.
@@ -51,6 +52,7 @@ impl Worker {
             request_timeout: None,
             stall_timeout: None,
             health_path: None,
+            trust: Trust::default(),
             spool_dir: std::env::temp_dir(),
             spool_bytes_max: 1 << 30,
             server_name: None,

@@ -10,13 +10,14 @@
 //! | `/a%2Fb`, `/%00`, `/%zz` | `/a/b`, `/\x00`, `/%zz` | |
 //! | `/%C3%A4`, `/ä`, `/%FF` | the bytes as latin-1, whether they are UTF-8 or not | |
 //!
-//! `RAW_URI` and `REQUEST_URI` are the target as it was sent, always.
+//! `RAW_URI` and `REQUEST_URI` are the target as it was sent, always. What trusted proxies tell about
+//! the client and the URL stands in place of what the connection says (`hoopsnake_server::forwarded`).
 
 use std::net::IpAddr;
 
 use hoopsnake_server::exchange::Exchange;
+use hoopsnake_server::forwarded::{Client, Origin, Scheme};
 use hoopsnake_server::http::{RequestFraming, Version};
-use hoopsnake_server::reactor::io::Peer;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString};
@@ -95,7 +96,7 @@ impl EnvironFactory {
             environ.set_item(intern!(py, "SERVER_PROTOCOL"), intern!(py, "HTTP/1.0"))?;
         }
         self.set_target(&environ, exchange)?;
-        self.set_peer(&environ, exchange.peer)?;
+        self.set_client(&environ, exchange.client())?;
         match head.framing() {
             RequestFraming::None => {}
             RequestFraming::Length(_) | RequestFraming::Chunked => {
@@ -105,8 +106,11 @@ impl EnvironFactory {
         }
         let fields = head.fields().map(|field| (field.name, field.value));
         self.fields.set_all(&environ, fields, head.authority())?;
+        if let Some(origin) = &exchange.origin {
+            set_origin(&environ, origin)?;
+        }
         if let Some(id) = &exchange.request_id {
-            // Over what the client sent: nobody has said yet whom to believe.
+            // Over what the client sent, unless a trusted proxy did and it is the same.
             let id = capi::latin1_string(py, id.as_bytes())?;
             environ.set_item(intern!(py, "HTTP_X_REQUEST_ID"), id)?;
         }
@@ -138,25 +142,47 @@ impl EnvironFactory {
         environ.set_item(key, convert::decoded_path(py, path)?)
     }
 
-    fn set_peer(&mut self, environ: &Bound<'_, PyDict>, peer: Peer) -> PyResult<()> {
-        let Peer::Inet(address) = peer else { return Ok(()) };
+    fn set_client(&mut self, environ: &Bound<'_, PyDict>, client: Client) -> PyResult<()> {
+        let Client::Inet { ip, port } = client else { return Ok(()) };
         let py = environ.py();
-        let ip = address.ip();
         let place = &mut self.hosts[place_of(ip)];
         let host = match place {
             Some(known) if known.ip == ip => known,
             Some(_) | None => {
-                // A listener on `::` sees IPv4 peers as `::ffff:a.b.c.d`; applications compare with
-                // `a.b.c.d`.
-                let text = ip.to_canonical().to_string();
+                let text = ip.to_string();
                 let text = capi::latin1_string(py, text.as_bytes())?.unbind();
                 place.insert(HostName { ip, text })
             }
         };
         environ.set_item(intern!(py, "REMOTE_ADDR"), &host.text)?;
-        let port = convert::decimal(py, u64::from(address.port()))?;
+        // A proxy rarely says from which port its client came.
+        let port = convert::decimal(py, u64::from(port.unwrap_or(0)))?;
         environ.set_item(intern!(py, "REMOTE_PORT"), port)
     }
+}
+
+/// What trusted proxies told about the URL, over what the connection says.
+fn set_origin(environ: &Bound<'_, PyDict>, origin: &Origin) -> PyResult<()> {
+    let py = environ.py();
+    match origin.scheme {
+        Some(Scheme::Https) => {
+            environ.set_item(intern!(py, "wsgi.url_scheme"), intern!(py, "https"))?;
+            // "If SSL is in use, the server or gateway should also provide as many of the Apache SSL
+            // environment variables as are applicable": PEP 3333.
+            environ.set_item(intern!(py, "HTTPS"), intern!(py, "on"))?;
+        }
+        Some(Scheme::Http) => {
+            environ.set_item(intern!(py, "wsgi.url_scheme"), intern!(py, "http"))?;
+        }
+        None => {}
+    }
+    if let Some(host) = &origin.host {
+        environ.set_item(intern!(py, "HTTP_HOST"), capi::latin1_string(py, host)?)?;
+    }
+    if let Some(port) = origin.port {
+        environ.set_item(intern!(py, "SERVER_PORT"), convert::decimal(py, u64::from(port))?)?;
+    }
+    Ok(())
 }
 
 /// Neighbours in a network differ in their last bytes.

@@ -9,6 +9,8 @@ use crate::limits;
 const FIXED: &[(&str, usize, &str)] = &[
     ("chunk-size line of a request", limits::CHUNK_LINE_BYTES_MAX, "bytes"),
     ("trailer section of a request", limits::TRAILER_BYTES_MAX, "bytes"),
+    ("proxies followed to a client", limits::PROXY_HOPS_MAX, "proxies"),
+    ("X-Request-ID of a proxy", limits::REQUEST_ID_BYTES_MAX, "bytes"),
     ("request body in memory", limits::BODY_MEMORY_BYTES_MAX, "bytes"),
     ("stream credit", limits::STREAM_CREDIT_BYTES, "bytes"),
     ("stream credit", limits::STREAM_CREDIT_PIECES, "pieces"),

@@ -20,6 +20,7 @@ use crate::access::AccessSink;
 use crate::error::Fault;
 use crate::http::connection::HttpLimits;
 use crate::reactor::{IoKind, Settings};
+use crate::trust::{self, BadItem, Trust};
 
 /// Which kernel interface was asked for.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -132,6 +133,8 @@ pub struct Config {
     pub admin: Option<Bind>,
     /// See [`Settings`].
     pub health_path: Option<String>,
+    /// See [`Settings`].
+    pub trust: Trust,
     /// For `listen(2)`.
     pub backlog: u32,
     /// Permissions of unix sockets.
@@ -236,6 +239,7 @@ impl Config {
                 raw.health_path.as_deref(),
                 value::request_path,
             )?,
+            trust: reader.trust()?,
             backlog: reader.number("backlog", &raw.backlog)?,
             uds_mode: reader.read("uds-mode", &raw.uds_mode, value::mode)?,
             worker_count: if single_process { 1 } else { worker_count },
@@ -294,6 +298,7 @@ impl Config {
             request_timeout: self.request_timeout,
             stall_timeout: self.stall_timeout,
             health_path: self.health_path.clone(),
+            trust: self.trust.clone(),
             spool_dir: self.spool_dir.clone(),
             spool_bytes_max: self.spool_bytes_max,
             server_name: self.server_name.clone(),
@@ -396,6 +401,20 @@ impl Reader<'_> {
 
     fn binds(&self, texts: &[String]) -> Result<Vec<Bind>, Fault> {
         texts.iter().map(|text| self.read("bind", text, value::bind)).collect()
+    }
+
+    fn trust(&self) -> Result<Trust, Fault> {
+        let raw = &self.typed.raw;
+        let fault = |name, BadItem { item, expected }| {
+            let origin = self.typed.origin(name);
+            Fault::usage(format!("{name} has {item:?} (from {origin}): expected {expected}"))
+        };
+        Ok(Trust {
+            proxies: trust::proxies(&raw.trusted_proxies)
+                .map_err(|bad| fault("trusted-proxies", bad))?,
+            fields: trust::fields(&raw.trusted_fields)
+                .map_err(|bad| fault("trusted-fields", bad))?,
+        })
     }
 
     fn http_limits(&self) -> Result<HttpLimits, Fault> {

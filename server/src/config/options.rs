@@ -85,6 +85,30 @@ pub struct RawConfig {
     #[arg(long, env = "HOOPSNAKE_HEALTH_PATH", value_name = "PATH", help_heading = "Listening")]
     pub health_path: Option<String>,
 
+    /// Proxies whose X-Forwarded-*, Forwarded and X-Request-ID are believed: addresses, networks such as
+    /// 10.0.0.0/8, `unix` for whoever connects to a unix socket; `*` alone for everybody, `off` alone
+    /// for nobody. Repeatable
+    #[arg(
+        long,
+        env = "HOOPSNAKE_TRUSTED_PROXIES",
+        value_name = "LIST",
+        value_delimiter = ',',
+        default_value = "127.0.0.1,::1,unix",
+        help_heading = "Listening"
+    )]
+    pub trusted_proxies: Vec<String>,
+
+    /// What is believed of them: for (the client's address), proto, host, port; `off` alone for nothing
+    #[arg(
+        long,
+        env = "HOOPSNAKE_TRUSTED_FIELDS",
+        value_name = "LIST",
+        value_delimiter = ',',
+        default_value = "for,proto,host,port",
+        help_heading = "Listening"
+    )]
+    pub trusted_fields: Vec<String>,
+
     /// Processes: a number, or `auto` for one per CPU that affinity and cgroup quota leave us
     #[arg(
         long,
@@ -338,8 +362,8 @@ pub struct RawConfig {
     )]
     pub server_header: String,
 
-    /// Give each request an id: HTTP_X_REQUEST_ID for the application (what a client sent is
-    /// replaced), X-Request-ID in the response, and in both logs
+    /// Give each request an id, or keep the X-Request-ID of a trusted proxy: HTTP_X_REQUEST_ID for the
+    /// application (what anybody else sent is replaced), X-Request-ID in the response, and in both logs
     #[arg(long, env = "HOOPSNAKE_REQUEST_ID", value_name = "BOOL", default_value = "false",
           num_args = 0..=1, require_equals = true, default_missing_value = "true",
           help_heading = "Logs")]

@@ -62,6 +62,11 @@ fn defaults_are_those_of_the_design() {
     assert_eq!(config.http.field_count_max, crate::limits::FIELD_COUNT_MAX);
     assert_eq!(config.io, IoChoice::Auto);
     assert_eq!(config.log.access, AccessTarget::Off);
+    let list = |items: &[&str]| items.iter().map(ToString::to_string).collect::<Vec<_>>();
+    let proxies = trust::proxies(&list(&["127.0.0.1", "::1", "unix"]));
+    assert_eq!(Ok(config.trust.proxies), proxies);
+    let fields = trust::fields(&list(&["for", "proto", "host", "port"]));
+    assert_eq!(Ok(config.trust.fields), fields);
 }
 
 #[test]
@@ -92,6 +97,15 @@ fn a_bad_value_names_itself_its_range_and_its_origin() {
           MODULE:FACTORY(): a module's name as `import` takes it, not a file",
         ),
         (
+            &["a", "--trusted-proxies", "::1", "--trusted-proxies", "10.0.0.1/8"],
+            "trusted-proxies has \"10.0.0.1/8\" (from --trusted-proxies): expected 10.0.0.0/8, which is \
+             the network of 10.0.0.1, or 10.0.0.1 alone",
+        ),
+        (
+            &["a", "--trusted-fields", "off,for"],
+            "trusted-fields has \"off\" (from --trusted-fields): expected off alone, without other items",
+        ),
+        (
             &["a", "--max-head", "4KiB"],
             "max-head is 4KiB (from --max-head) and max-request-line is 8KiB (from default): the line \
           is a part of the head, so max-head must be at least as large",
@@ -107,12 +121,16 @@ fn a_bad_value_names_itself_its_range_and_its_origin() {
 fn a_flag_wins_over_a_file_and_a_file_over_the_default() {
     let directory = directory_with(
         "hoopsnake.toml",
-        "app = 'shop'\nworkers = 3\nthreads = 4\nbind = ['127.0.0.1:1', 'unix:a']\nwsgi = true\n",
+        "app = 'shop'\nworkers = 3\nthreads = 4\nbind = ['127.0.0.1:1', 'unix:a']\nwsgi = true\n\
+         trusted-proxies = ['10.0.0.0/8', 'unix']\ntrusted-fields = 'for'\n",
         "layers",
     );
     let typed = typed_in(&directory, &["--workers", "2"]).unwrap();
     let config = Config::from_typed(&typed, &interpreter()).unwrap();
     assert_eq!((config.worker_count, config.thread_count, config.binds.len()), (2, 4, 2));
+    let proxies = ["10.0.0.0/8".to_owned(), "unix".to_owned()];
+    assert_eq!(Ok(config.trust.proxies), trust::proxies(&proxies));
+    assert!(config.trust.fields.client && !config.trust.fields.scheme);
     assert_eq!(config.app.map(|app| app.module), Some("shop".to_owned()));
     assert_eq!(typed.origin("workers"), Origin::Flag("--workers".to_owned()));
     assert_eq!(typed.origin("threads").to_string(), "threads in hoopsnake.toml");

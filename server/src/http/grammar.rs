@@ -3,7 +3,7 @@
 use super::violation::Violation;
 
 /// **Source**: RFC 9110 §5.6.2, `tchar`.
-pub(super) const fn is_token_byte(byte: u8) -> bool {
+pub(crate) const fn is_token_byte(byte: u8) -> bool {
     matches!(byte, b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9'
         | b'!' | b'#' | b'$' | b'%' | b'&' | b'\'' | b'*' | b'+'
         | b'-' | b'.' | b'^' | b'_' | b'`' | b'|' | b'~')
@@ -16,7 +16,7 @@ pub(super) fn is_token(text: &[u8]) -> bool {
 
 /// HTAB, SP, visible ASCII or obs-text: what a field value, a reason phrase and a chunk extension
 /// consist of. **Source**: RFC 9110 §5.5.
-pub(super) fn is_field_text(text: &[u8]) -> bool {
+pub(crate) fn is_field_text(text: &[u8]) -> bool {
     // No early end: the loop without one is vectorised, and nearly every text passes.
     !text.iter().fold(false, |bad, &byte| bad | ((byte < b' ') & (byte != b'\t')) | (byte == 0x7f))
 }
@@ -57,13 +57,13 @@ pub(super) fn find_line_feed(input: &[u8], scanned: usize) -> Option<usize> {
 }
 
 /// What is before and after the first `separator`.
-pub(super) fn split_once(text: &[u8], separator: u8) -> Option<(&[u8], &[u8])> {
+pub(crate) fn split_once(text: &[u8], separator: u8) -> Option<(&[u8], &[u8])> {
     let (before, rest) = text.split_at_checked(memchr::memchr(separator, text)?)?;
     Some((before, rest.get(1..).unwrap_or_default()))
 }
 
 /// Removes optional white space at both ends. **Source**: RFC 9110 §5.6.3.
-pub(super) fn trim_optional_space(mut text: &[u8]) -> &[u8] {
+pub(crate) fn trim_optional_space(mut text: &[u8]) -> &[u8] {
     while let [b' ' | b'\t', rest @ ..] | [rest @ .., b' ' | b'\t'] = text {
         text = rest;
     }
@@ -76,7 +76,7 @@ pub(super) fn list(value: &[u8]) -> impl Iterator<Item = &[u8]> {
 }
 
 /// `1*DIGIT` that fits 64 bits. No sign, no space, no other base.
-pub(super) fn parse_decimal(text: &[u8]) -> Option<u64> {
+pub(crate) fn parse_decimal(text: &[u8]) -> Option<u64> {
     if text.is_empty() {
         return None;
     }
@@ -88,7 +88,7 @@ pub(super) fn parse_decimal(text: &[u8]) -> Option<u64> {
 
 /// `uri-host [ ":" port ]`, possibly empty. No userinfo.
 /// **Source**: RFC 9110 §7.2, RFC 3986 §3.2.2.
-pub(super) fn is_host_and_port(text: &[u8]) -> bool {
+pub(crate) fn is_host_and_port(text: &[u8]) -> bool {
     let port = if let [b'[', literal @ ..] = text {
         let Some((address, rest)) = split_once(literal, b']') else { return false };
         let is_address = !address.is_empty()

@@ -90,7 +90,7 @@ impl RequestHead {
     }
 
     /// All fields in order, duplicates kept.
-    pub fn fields(&self) -> impl ExactSizeIterator<Item = Field<'_>> {
+    pub fn fields(&self) -> impl ExactSizeIterator<Item = Field<'_>> + DoubleEndedIterator {
         self.fields.iter().map(|field| Field {
             name: field.name.of(&self.bytes),
             value: field.value.of(&self.bytes),
@@ -102,6 +102,17 @@ impl RequestHead {
     pub fn field(&self, lower_name: &[u8]) -> Option<&[u8]> {
         let mut fields = self.fields();
         fields.find(|field| field.name.eq_ignore_ascii_case(lower_name)).map(|field| field.value)
+    }
+
+    /// `part`, which is a part of this head, as a share of its buffer; anything else is copied.
+    #[must_use]
+    pub fn share(&self, part: &[u8]) -> Bytes {
+        let start = part.as_ptr().addr().wrapping_sub(self.bytes.as_ptr().addr());
+        let range = start..start.saturating_add(part.len());
+        match self.bytes.get(range.clone()) {
+            Some(same) if std::ptr::eq(same, part) => self.bytes.slice(range),
+            Some(_) | None => Bytes::copy_from_slice(part),
+        }
     }
 
     /// How its body is delimited.

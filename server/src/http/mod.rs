@@ -32,7 +32,7 @@ pub mod connection;
 pub mod encode;
 mod fields;
 pub mod framing;
-mod grammar;
+pub(crate) mod grammar;
 pub mod head;
 mod reason;
 mod request_line;

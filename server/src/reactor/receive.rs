@@ -9,10 +9,11 @@ use super::run::Reactor;
 use super::session::{Answer, Collected, Incoming, Sending, State, Watch};
 use super::token::Token;
 use crate::exchange::{Body, End, Exchange, Job, Output};
+use crate::forwarded;
 use crate::http::encode::{CONTINUE, ResponseContext, push_own_response};
 use crate::http::{Input, RequestFraming, RequestHead, Version, Violation};
 use crate::limits;
-use crate::request_id::{RequestId, RequestIds};
+use crate::request_id::RequestId;
 use crate::spool::{Refused, Spool, Upload};
 use crate::sync::Arc;
 
@@ -105,8 +106,14 @@ impl<I: Io> Reactor<I> {
 
     fn begin_request(&mut self, token: Token, head: RequestHead) {
         let draining = self.is_draining();
-        let request_id = self.request_ids.as_mut().map(RequestIds::make);
         let Some(session) = self.slots.of(token) else { return };
+        let is_trusted = session.is_trusted_proxy;
+        let request_id = self.request_ids.as_mut().map(|ids| ids.of(&head, is_trusted));
+        let origin = if is_trusted {
+            forwarded::origin(&head, session.peer, &self.settings.trust)
+        } else {
+            None
+        };
         let framing = head.framing();
         let wants_continue = head.expects_continue() && session.input.is_empty();
         let exchange = Exchange::new(
@@ -117,7 +124,7 @@ impl<I: Io> Reactor<I> {
             self.now,
             Arc::clone(&self.completions),
         );
-        let exchange = Arc::new(exchange.named(request_id));
+        let exchange = Arc::new(exchange.named(request_id).forwarded(origin));
         if draining || self.settings.keep_alive.is_zero() {
             exchange.set_closing();
         }
@@ -338,7 +345,7 @@ impl<I: Io> Reactor<I> {
         let (context, answer) = match std::mem::replace(&mut session.state, State::Closing) {
             State::Body(Incoming { exchange, .. }) | State::Answering(Answer::Of(exchange)) => {
                 let keep_alive = may_keep && exchange.keep_alive();
-                request_id = exchange.request_id;
+                request_id = exchange.request_id.clone();
                 let context = ResponseContext::of(&exchange.head, keep_alive, server.as_deref())
                     .named(request_id.as_ref().map(RequestId::as_bytes));
                 if status >= 500 && !may_keep {

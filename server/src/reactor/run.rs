@@ -313,7 +313,10 @@ impl<I: Io> Reactor<I> {
         if self.listeners[listener.0] != Listening::Closed {
             self.listeners[listener.0] = Listening::Idle;
         }
-        let session = Session::new(listener, peer, http::Connection::new(self.settings.http));
+        // Asked once: a connection's peer does not change.
+        let is_trusted_proxy = self.settings.trust.proxies.contains(peer.into());
+        let session = Session::new(listener, peer, http::Connection::new(self.settings.http))
+            .trusted(is_trusted_proxy);
         let token = self.slots.insert(session);
         self.io.adopt(token, socket);
         self.io.start_recv(token);

@@ -154,6 +154,8 @@ pub(crate) enum Watch {
 pub(crate) struct Session {
     pub(crate) listener: ListenerIndex,
     pub(crate) peer: Peer,
+    /// What it says about clients is believed.
+    pub(crate) is_trusted_proxy: bool,
     pub(crate) http: http::Connection,
     /// Received and not yet understood.
     pub(crate) input: BytesMut,
@@ -178,6 +180,7 @@ impl Session {
         Self {
             listener,
             peer,
+            is_trusted_proxy: false,
             http,
             input: BytesMut::new(),
             state: State::Head,
@@ -190,6 +193,11 @@ impl Session {
             timer: Timer::default(),
             acknowledged: 0,
         }
+    }
+
+    /// The same connection from a peer that is trusted or not.
+    pub(crate) fn trusted(self, is_trusted_proxy: bool) -> Self {
+        Self { is_trusted_proxy, ..self }
     }
 
     /// The request that is being received or answered.

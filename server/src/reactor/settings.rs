@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use crate::access::AccessSink;
 use crate::http::connection::HttpLimits;
+use crate::trust::Trust;
 
 /// Which `Io` a worker uses. `auto` was resolved before.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -45,6 +46,8 @@ pub struct Settings {
     pub stall_timeout: Option<Duration>,
     /// Answered like `/ready` on the public listeners.
     pub health_path: Option<String>,
+    /// Who may say whom a request is from, and what of it is believed.
+    pub trust: Trust,
     /// Where large bodies wait.
     pub spool_dir: PathBuf,
     /// Bytes of all spooled bodies of this worker; beyond it 507.

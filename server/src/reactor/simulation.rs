@@ -102,6 +102,7 @@ pub(super) fn settings() -> Settings {
         request_timeout: None,
         stall_timeout: None,
         health_path: None,
+        trust: crate::trust::Trust::default(),
         spool_dir: std::env::temp_dir(),
         spool_bytes_max: 1 << 30,
         server_name: None,
