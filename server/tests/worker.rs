@@ -18,7 +18,8 @@ use hoopsnake_server::http::encode::HeadEncoder;
 use hoopsnake_server::http::{BodyLength, ResponseContext};
 use hoopsnake_server::limits;
 use hoopsnake_server::pool::{Next, ThreadIndex};
-use hoopsnake_server::reactor::{IoKind, Settings};
+use hoopsnake_server::reactor::{Insight, IoKind, Settings};
+use hoopsnake_server::supervisor::Sockets;
 use hoopsnake_server::worker::{Plan, Running, start};
 
 /// What the test's application does with a request.
@@ -59,10 +60,11 @@ impl Worker {
         };
         adjust(&mut settings);
         let running = start(Plan {
-            listeners: vec![listener.into()],
+            listeners: Sockets { public: vec![listener.into()], admin: Vec::new() },
             settings,
             thread_count: 1,
             garbage: Arc::new(AtomicUsize::new(0)),
+            insight: Insight::default(),
         })
         .expect("a worker");
         let lane = Arc::clone(&running.lane);

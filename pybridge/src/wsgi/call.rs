@@ -134,7 +134,7 @@ impl<'app> Worker<'app> {
             environs: EnvironFactory::new(py, &application.options, &errors)?,
             callables: Callables::new(py, &application.garbage)?,
             errors: errors.unbind(),
-            place: application.running.register(index),
+            place: application.running.register(index, thread_ident(py)?),
         })
     }
 
@@ -145,6 +145,10 @@ impl<'app> Worker<'app> {
             exchange.mark_started();
         }
         self.place.set(Some(Arc::clone(&exchange)));
+        // In its place before it has begun: who finds it overdue finds its thread.
+        if self.application.options.expires && !exchange.begin() {
+            return self.place.set(None);
+        }
         let served =
             catch_unwind(AssertUnwindSafe(|| self.serve(py, &exchange, body, &completion)));
         if served.is_err() {
@@ -280,6 +284,10 @@ impl<'app> Worker<'app> {
             len_is_one(result).map_err(Failure::raised("raised in len() of its response"))?;
         Stream { port, exchange, completion, length_known }.send(iterator)
     }
+}
+
+fn thread_ident(py: Python<'_>) -> PyResult<u64> {
+    py.import("threading")?.call_method0("get_ident")?.extract()
 }
 
 /// Sends pieces that all exist: as one buffer with the head where they are small.

@@ -20,7 +20,7 @@ use super::run::{Parts, Reactor};
 use super::sim::{ClientId, ClientRead, Faults, Network, Simulated};
 use super::token::Token;
 use super::wake::Waker;
-use super::{IoKind, Settings};
+use super::{Insight, IoKind, Settings};
 use crate::clock;
 use crate::exchange::{Body, Completions, End, Exchange, Job, Output, SyncLane};
 use crate::http::connection::{Connection, HttpLimits, Input};
@@ -365,7 +365,9 @@ fn run(seed: u64, faults: Faults, may_leave: bool, seen: &mut Seen) -> (usize, D
         spool: Spool::start(std::env::temp_dir(), 1 << 30).expect("a thread"),
         commands: Arc::clone(&commands),
         garbage: Arc::new(AtomicUsize::new(0)),
-        listener_count: 1,
+        insight: Insight::default(),
+        public_listener_count: 1,
+        admin_listener_count: 0,
     };
     let start = clock::now();
     let mut reactor = Reactor::new(io, parts, start);

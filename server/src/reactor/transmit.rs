@@ -8,6 +8,7 @@ use bytes::{Bytes, BytesMut};
 use super::io::{self, Io};
 use super::run::Reactor;
 use super::session::{Answer, FilePiece, Piece, Sending, State, Watch};
+use super::timers::Wheel;
 use super::token::Token;
 use crate::access::AccessEntry;
 use crate::exchange::{End, Output};
@@ -22,8 +23,17 @@ impl<I: Io> Reactor<I> {
             self.late_count += 1;
             return;
         };
+        if let State::Answering(Answer::InsteadOf(_)) = session.state {
+            // The request is answered, and what its thread pushed at that moment is nobody's.
+            self.late_count += 1;
+            return;
+        }
         let Some(exchange) = session.exchange().cloned() else { return };
         exchange.take_outputs(&mut session.outputs);
+        if session.watch == Watch::Answer && session.outputs.iter().any(Output::is_of_response) {
+            session.watch = Watch::Nothing;
+            Wheel::clear(&mut session.timer);
+        }
         // Not in its turn: what the application pushed behind the file waits for it.
         let warmed = session.outputs.iter().position(|output| matches!(output, Output::Warmed));
         if let Some(index) = warmed {
@@ -311,7 +321,7 @@ impl<I: Io> Reactor<I> {
     /// The connection is of no use any more; whoever works for it is told.
     pub(super) fn broken(&mut self, token: Token) {
         if let Some(session) = self.slots.of(token)
-            && let State::Answering(Answer::Of(_)) = session.state
+            && let State::Answering(Answer::Of(_) | Answer::InsteadOf(_)) = session.state
         {
             // 499, as nginx writes it: no status reached the client.
             self.log_access(token, End { status: 499, body_bytes: 0, keep_alive: false }, true);

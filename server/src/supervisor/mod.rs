@@ -17,13 +17,12 @@ mod roster;
 mod voice;
 
 use std::io;
-use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal, WaitOptions, WaitStatus};
 
-pub use listen::Listeners;
+pub use listen::{Listeners, Sockets};
 pub use pid_file::PidFile;
 pub use voice::Voice;
 
@@ -114,7 +113,7 @@ pub struct WorkerSeed {
     /// Whoever takes it says why the application cannot be loaded.
     pub voice: Voice,
     /// Where to accept.
-    pub listeners: Vec<OwnedFd>,
+    pub listeners: Sockets,
     /// What was found out.
     pub machine: Machine,
 }
@@ -517,6 +516,7 @@ pub fn banner(
         threads = config.thread_count,
         io = machine.io_name(),
         python = interpreter.version,
+        admin = listeners.display_admin(),
         "hoopsnake {} serves {app} at {}",
         env!("CARGO_PKG_VERSION"),
         listeners.display()
