@@ -10,7 +10,7 @@ import time
 
 import pytest
 from harness import read_to_end, wait_until
-from test_health import Admin
+from test_health import Admin, fill
 
 RECYCLED = re.compile(r"a request ran for more than --request-timeout 1 s")
 
@@ -36,7 +36,7 @@ def is_504(answer: bytes) -> bool:
 
 def test_rule_06_a_request_that_hangs_is_504_with_its_stack_and_a_successor(serve):
     server = serve("health:app", "--request-timeout", "1", "--access-log", "-", "--grace", "2",
-                   "--request-id", "true")
+                   "--request-id")
     with begin(server, "/hang_until_released") as client:
         assert is_504(read_to_end(client, 30))
     found = server.wait_for_log(
@@ -67,8 +67,8 @@ def test_all_threads_hang_and_the_worker_is_live(serve):
     server = serve("health:app", "--admin", "127.0.0.1:0", "--request-timeout", "3", "--threads", "2",
                    "--queue", "2", "--grace", "1", "--single-process")
     admin = Admin(server)
-    hanging = [begin(server, "/hang_until_released") for _ in range(4)]
-    wait_until(lambda: server.get("/").status == 503, what="the queue sheds")
+    hanging = fill(server)
+    assert len(hanging) == 4
     assert all(admin.ask("/live").status == 200 for _ in range(50))
     assert all([is_504(read_to_end(client, 30)) for client in hanging])
     server.wait_for_log("nobody replaces this worker: a request ran for more than")

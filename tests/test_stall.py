@@ -77,17 +77,25 @@ def test_threads_that_sleep_or_are_busy_are_no_stall(serve):
     assert not STALL.search(server.log()) and not OVER.search(server.log())
 
 
+def is_caught(pid: int) -> bool:
+    """Whether the process has a handler for the signal."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    mask = int(re.search(r"^SigCgt:\s*([0-9a-f]+)", status, re.MULTILINE)[1], 16)
+    return bool(mask >> SIGNAL - 1 & 1)
+
+
 def test_a_child_of_a_view_has_nothing_of_it(serve):
     """The child's signal takes its default effect, and the worker's stacks are its own."""
     server = serve("health:app", "--stall-timeout", "1")
     child = int(server.get("/fork").body)
+    wait_until(lambda: not is_caught(child), what="its handler is gone")
     os.kill(child, SIGNAL)
     assert server.get(f"/end_of_child?pid={child}").body == str(-SIGNAL).encode()
     other = int(server.get("/fork").body)
     in_background(server, "/hold_the_lock?seconds=4").join()
     server.wait_for_log(r"in hold_the_lock\n", 20)
     # Forked after a stall, too.
-    os.kill(int(server.get("/fork").body), SIGNAL)
+    wait_until(lambda: not is_caught(int(server.get("/fork").body)), what="the same later")
     os.kill(other, signal.SIGKILL)
     assert server.get("/").body == b"GET hello"
     assert server.stop() == 0

@@ -346,7 +346,7 @@ impl<'py> Stream<'_, 'py> {
     fn may_go_on(&self, py: Python<'_>) -> PyResult<bool> {
         // The generator is also run to its end when the last byte of a known length is out.
         let is_over = self.port.try_borrow_mut()?.response()?.is_over();
-        Ok(is_over || !self.exchange.is_gone() && attach::wait_for_credit(py, self.exchange))
+        Ok(is_over || attach::wait_for_credit(py, self.exchange))
     }
 
     fn piece(&self, piece: &Bound<'_, PyBytes>) -> Result<Step, Failure> {

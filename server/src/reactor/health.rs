@@ -12,8 +12,8 @@ use super::run::{Listening, Reactor};
 use super::session::{Answer, Session, State, Watch};
 use super::token::Token;
 use crate::exchange::{End, Output};
-use crate::http::RequestHead;
 use crate::http::encode::{ResponseContext, push_own_response};
+use crate::http::{RequestFraming, RequestHead};
 use crate::limits;
 
 /// What can be asked of the server itself.
@@ -55,8 +55,11 @@ impl<I: Io> Reactor<I> {
     /// Answers it. Not in the access log: a balancer asks every few seconds for as long as it lives.
     pub(super) fn answer_probe(&mut self, token: Token, head: &RequestHead) {
         let reply = self.reply_to(token, head);
-        let keep_alive =
-            head.keep_alive() && !self.is_draining() && !self.settings.keep_alive.is_zero();
+        // A body is not read.
+        let keep_alive = head.keep_alive()
+            && head.framing() == RequestFraming::None
+            && !self.is_draining()
+            && !self.settings.keep_alive.is_zero();
         let server = self.settings.server_name.as_deref();
         let context = ResponseContext::of(head, keep_alive, server);
         let mut fields = vec![("Cache-Control", "no-store")];

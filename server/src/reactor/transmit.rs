@@ -275,7 +275,9 @@ impl<I: Io> Reactor<I> {
         let over = self.idle_is_over();
         let Some(session) = self.slots.of(token) else { return };
         let own = matches!(session.state, State::Answering(Answer::Own));
-        let unread = session.http.awaits_body() || own;
+        // A client that was sure of its connection may be sending the next request.
+        let unexpected = own || matches!(session.state, State::Answering(Answer::InsteadOf(_)));
+        let unread = session.http.awaits_body() || unexpected;
         if session.http.response_complete(end.keep_alive && !own) {
             session.state = State::Head;
             let waiting = !session.input.is_empty() || session.peer_finished;
