@@ -15,5 +15,5 @@ pub(crate) fn next_job(py: Python<'_>, lane: &SyncLane, index: ThreadIndex) -> N
 
 /// Waits without the interpreter lock until a streamed response may grow. False: the client is gone.
 pub(crate) fn wait_for_credit(py: Python<'_>, exchange: &Exchange) -> bool {
-    exchange.has_credit() || py.detach(|| exchange.wait_for_credit())
+    !exchange.is_gone() && (exchange.has_credit() || py.detach(|| exchange.wait_for_credit()))
 }

@@ -4,6 +4,8 @@ use hoopsnake_server::sys::held;
 use pyo3::exceptions::PySystemExit;
 use pyo3::prelude::*;
 
+use crate::stacks;
+
 /// Registers what every `os.fork()` of this worker does in the child (`multiprocessing` forks by it).
 ///
 /// # Errors
@@ -16,8 +18,9 @@ pub(crate) fn watch_forks(py: Python<'_>) -> PyResult<()> {
 }
 
 #[pyfunction]
-fn let_go() {
+fn let_go(py: Python<'_>) {
     held::let_go_in_child();
+    stacks::close_in_child(py);
 }
 
 /// After the application returned: in a forked child that came back out of its view, ends the child.

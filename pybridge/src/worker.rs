@@ -11,9 +11,11 @@ use hoopsnake_server::config::{Config, Interpreter};
 use hoopsnake_server::log::{self, Role};
 use hoopsnake_server::machine;
 use hoopsnake_server::pool::ThreadIndex;
+use hoopsnake_server::reactor::Insight;
 use hoopsnake_server::supervisor::control::ToSupervisor;
 use hoopsnake_server::supervisor::{
-    self, EXIT_NOT_LOADED, EXIT_NOT_LOADED_SILENT, Listeners, Machine, PidFile, Voice, WorkerSeed,
+    self, EXIT_NOT_LOADED, EXIT_NOT_LOADED_SILENT, Listeners, Machine, PidFile, Sockets, Voice,
+    WorkerSeed,
 };
 use hoopsnake_server::sys::process::Parent;
 use hoopsnake_server::sys::signals::SignalWatch;
@@ -25,8 +27,9 @@ use pyo3::prelude::*;
 use crate::import::{self, LoadError, Loaded};
 use crate::run::Identity;
 use crate::vigil::Vigil;
+use crate::wsgi::running::thread_name;
 use crate::wsgi::{Application, ListenerEnviron, PoolThread, WsgiOptions};
-use crate::{ending, forked};
+use crate::{ending, forked, pulse, stacks};
 
 /// What every worker of a server shares.
 #[derive(Clone, Copy, Debug)]
@@ -130,7 +133,7 @@ fn prepare<'py>(
     py: Python<'py>,
     site: &Site<'_>,
     number: usize,
-    listeners: Vec<OwnedFd>,
+    listeners: Sockets,
     machine: &Machine,
     forked: Option<&Forked>,
 ) -> Result<Serving<'py>, u8> {
@@ -166,7 +169,7 @@ fn prepare<'py>(
         .map_err(|error| failed(&format!("{} cannot be opened", config.log.access), &error))?
         .map(Arc::new);
     let cell = forked.and_then(|forked| forked.cell.clone());
-    serve(py, config, loaded, listeners, machine, access_log, cell)
+    serve(py, site, loaded, listeners, machine, access_log, cell)
         .map_err(|error| failed("the worker cannot start", &error))
 }
 
@@ -238,20 +241,22 @@ fn load<'py>(py: Python<'py>, config: &Config, voice: Option<&Voice>) -> Result<
 
 fn serve<'py>(
     py: Python<'py>,
-    config: &Config,
+    site: &Site<'_>,
     loaded: Loaded<'py>,
-    listeners: Vec<OwnedFd>,
+    listeners: Sockets,
     machine: &Machine,
     access_log: Option<Arc<AccessLog>>,
     cell: Option<WorkerCell>,
 ) -> PyResult<Serving<'py>> {
+    let Site { config, interpreter, .. } = *site;
     let options = WsgiOptions {
         multithread: config.thread_count > 1,
         multiprocess: config.worker_count > 1,
         server_name: config.server_name.clone(),
         root_path: config.root_path.clone(),
-        listeners: listeners.iter().map(environ_of).collect::<std::io::Result<_>>()?,
+        listeners: listeners.public.iter().map(environ_of).collect::<std::io::Result<_>>()?,
         timed: access_log.is_some(),
+        expires: config.request_timeout.is_some(),
     };
     let application = Application::new(py, loaded.callable, options)?;
     let sink = access_log.clone().map(|log| log as Arc<dyn AccessSink>);
@@ -261,6 +266,7 @@ fn serve<'py>(
         thread_count: config.thread_count,
         garbage: application.garbage_counter(),
         cell,
+        insight: insight(py, config, interpreter, &application)?,
     };
     let running = start(plan)?;
     forked::watch_forks(py)?;
@@ -276,12 +282,27 @@ fn serve<'py>(
     Ok(Serving { app_name: loaded.name, application, running, threads, access_log })
 }
 
+/// What the reactor is to see of the threads, as far as an option asks for it.
+fn insight(
+    py: Python<'_>,
+    config: &Config,
+    interpreter: &Interpreter,
+    application: &Application,
+) -> PyResult<Insight> {
+    // Without the lock there is nothing to be held.
+    let stall = config.stall_timeout.filter(|_| !interpreter.free_threaded);
+    let pulse = stall.map(pulse::start).transpose()?;
+    let wanted = pulse.is_some() || config.request_timeout.is_some();
+    let stacks = wanted.then(|| stacks::open(py, application.threads())).flatten();
+    Ok(Insight { stacks, pulse })
+}
+
 /// A thread that Python knows: named, traced, with Python's stack size (RULES 3). Daemon, because
 /// `threading._shutdown` must not wait for one that never comes back.
 fn start_thread(py: Python<'_>, index: usize, body: PoolThread) -> PyResult<Bound<'_, PyAny>> {
     let arguments = pyo3::types::PyDict::new(py);
     arguments.set_item("target", Py::new(py, body)?)?;
-    arguments.set_item("name", format!("hoopsnake-pool-{index}"))?;
+    arguments.set_item("name", thread_name(ThreadIndex(index)))?;
     arguments.set_item("daemon", true)?;
     let thread = py.import("threading")?.getattr("Thread")?.call((), Some(&arguments))?;
     thread.call_method0("start")?;

@@ -194,6 +194,14 @@ pub enum Output {
 }
 
 impl Output {
+    /// Whether the response begins, goes on or ends with it.
+    pub(crate) fn is_of_response(&self) -> bool {
+        match self {
+            Self::Data { .. } | Self::File { .. } | Self::Abort => true,
+            Self::Spooled(_) | Self::Warmed => false,
+        }
+    }
+
     /// What the piece holds of our memory. **Unit**: bytes.
     #[must_use]
     pub fn credit_bytes(&self) -> usize {
@@ -215,6 +223,22 @@ struct Outbox {
     outstanding_pieces: usize,
     producer_waits: bool,
 }
+
+/// Where a request was when its time was over.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Expired {
+    /// On the lane's ring. It will not run.
+    Waiting,
+    /// Inside the application.
+    Running,
+}
+
+/// On the lane's ring.
+const WAITING: u32 = 0;
+/// A thread has taken it.
+const BEGUN: u32 = 1;
+/// Its time was over before one did.
+const EXPIRED: u32 = 2;
 
 /// A moment not yet marked.
 const UNMARKED: u32 = u32::MAX;
@@ -242,6 +266,8 @@ pub struct Exchange {
     /// The client cannot be reached any more.
     gone: AtomicBool,
     signalled: AtomicBool,
+    /// With `--request-timeout`: `WAITING`, `BEGUN` or `EXPIRED`.
+    stage: AtomicU32,
     /// Microseconds since `received`: dispatched, started, ended.
     dispatched_us: AtomicU32,
     started_us: AtomicU32,
@@ -273,6 +299,7 @@ impl Exchange {
             closing: AtomicBool::new(false),
             gone: AtomicBool::new(false),
             signalled: AtomicBool::new(false),
+            stage: AtomicU32::new(WAITING),
             dispatched_us: AtomicU32::new(UNMARKED),
             started_us: AtomicU32::new(UNMARKED),
             ended_us: AtomicU32::new(UNMARKED),
@@ -413,6 +440,22 @@ impl Exchange {
         // Under the lock, so that a producer is either before its check or inside its wait.
         let _outbox = lock(&self.outbox);
         self.refunded.notify_all();
+    }
+
+    /// Thread, with `--request-timeout`: takes the request. False: its time is over and it is
+    /// answered; the application must not be asked.
+    #[must_use]
+    pub fn begin(&self) -> bool {
+        self.move_on(BEGUN).is_ok()
+    }
+
+    /// Reactor: the request's time is over. Whichever of this and [`Self::begin`] comes first counts.
+    pub(crate) fn expire(&self) -> Expired {
+        if self.move_on(EXPIRED).is_ok() { Expired::Waiting } else { Expired::Running }
+    }
+
+    fn move_on(&self, stage: u32) -> Result<u32, u32> {
+        self.stage.compare_exchange(WAITING, stage, Ordering::SeqCst, Ordering::SeqCst)
     }
 
     /// The job was put on the ring.

@@ -70,6 +70,14 @@ pub const SPOOL_UNWRITTEN_TOTAL_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// **Unit**: bytes.
 pub const SEND_FILE_BYTES_MAX: usize = 256 * 1024;
 
+/// Connections of the admin listener that a worker has at once, besides `--max-connections`.
+/// **Unit**: connections. **Why**: a handful of probes and one scraper, several times over.
+pub const ADMIN_CONNECTIONS_MAX: usize = 64;
+
+/// What is read of one dump of the application's stacks. **Unit**: bytes. **Why**: 100 threads with 25
+/// frames each; `faulthandler` stops at 100 of both.
+pub const STACKS_BYTES_MAX: usize = 256 * 1024;
+
 /// How long accepting pauses after the process or the system ran out of descriptors or memory.
 pub const ACCEPT_PAUSE: std::time::Duration = std::time::Duration::from_millis(100);
 

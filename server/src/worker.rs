@@ -1,7 +1,7 @@
 //! One worker's native half: lane, completion ring and the reactor's thread.
 
 use std::io;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::BorrowedFd;
 use std::sync::atomic::AtomicUsize;
 
 use crate::board::WorkerCell;
@@ -11,8 +11,9 @@ use crate::reactor::command::{Command, Commands};
 use crate::reactor::io::Io;
 use crate::reactor::run::{Parts, Reactor};
 use crate::reactor::wake::Waker;
-use crate::reactor::{IoKind, Settings};
+use crate::reactor::{Insight, IoKind, Settings};
 use crate::spool::Spool;
+use crate::supervisor::Sockets;
 use crate::sync::Arc;
 use crate::sys;
 
@@ -81,7 +82,7 @@ impl ReactorHandle {
 #[derive(Debug)]
 pub struct Plan {
     /// Bound and listening.
-    pub listeners: Vec<OwnedFd>,
+    pub listeners: Sockets,
     /// The data plane's options.
     pub settings: Settings,
     /// Threads that the bridge will start.
@@ -91,6 +92,8 @@ pub struct Plan {
     pub garbage: Arc<AtomicUsize>,
     /// This process's place beside the other workers; `None`: it accepts as if it were alone.
     pub cell: Option<WorkerCell>,
+    /// What the reactor sees of the application's threads.
+    pub insight: Insight,
 }
 
 /// A started worker.
@@ -119,7 +122,8 @@ pub fn start(plan: Plan) -> io::Result<Running> {
     ));
     let spool = Spool::start(plan.settings.spool_dir.clone(), plan.settings.spool_bytes_max)?;
     let parts = Parts {
-        listener_count: plan.listeners.len(),
+        public_listener_count: plan.listeners.public.len(),
+        admin_listener_count: plan.listeners.admin.len(),
         settings: plan.settings,
         lane: Arc::clone(&lane),
         completions: Arc::clone(&completions),
@@ -127,6 +131,7 @@ pub fn start(plan: Plan) -> io::Result<Running> {
         commands: Arc::clone(&commands),
         garbage: plan.garbage,
         cell: plan.cell,
+        insight: plan.insight,
     };
     let listeners = plan.listeners;
     let (report, started) = std::sync::mpsc::sync_channel(1);
@@ -163,11 +168,11 @@ impl Drop for Finish {
 
 fn serve<I: Io>(
     mut io: I,
-    listeners: Vec<OwnedFd>,
+    listeners: Sockets,
     parts: Parts,
     report: &std::sync::mpsc::SyncSender<io::Result<()>>,
 ) {
-    for listener in listeners {
+    for listener in listeners.public.into_iter().chain(listeners.admin) {
         io.add_listener(listener);
     }
     let reactor = Reactor::new(io, parts, clock::now());

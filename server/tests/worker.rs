@@ -18,7 +18,8 @@ use hoopsnake_server::http::encode::HeadEncoder;
 use hoopsnake_server::http::{BodyLength, ResponseContext};
 use hoopsnake_server::limits;
 use hoopsnake_server::pool::{Next, ThreadIndex};
-use hoopsnake_server::reactor::{IoKind, Settings};
+use hoopsnake_server::reactor::{Insight, IoKind, Settings};
+use hoopsnake_server::supervisor::Sockets;
 use hoopsnake_server::trust::Trust;
 use hoopsnake_server::worker::{Plan, Running, start};
 
@@ -61,11 +62,12 @@ impl Worker {
         };
         adjust(&mut settings);
         let running = start(Plan {
-            listeners: vec![listener.into()],
+            listeners: Sockets { public: vec![listener.into()], admin: Vec::new() },
             settings,
             thread_count: 1,
             garbage: Arc::new(AtomicUsize::new(0)),
             cell: None,
+            insight: Insight::default(),
         })
         .expect("a worker");
         let lane = Arc::clone(&running.lane);
@@ -330,6 +332,67 @@ fn reactor_ticks() -> u64 {
         [11, 12].iter().filter_map(|index| fields.get(*index)?.parse::<u64>().ok()).sum()
     };
     of_reactors.map(ticks).sum()
+}
+
+/// RULES 25: between the signal and the drain everything is served, and balancers are told.
+#[test]
+fn a_worker_that_is_to_leave_serves_on_and_is_not_ready() {
+    on_both(|io| {
+        let worker = Worker::start(io, hello, |settings| {
+            settings.health_path = Some("/healthz".to_owned());
+        });
+        let probe = b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n";
+        assert!(worker.ask(probe).ends_with("\r\n\r\nready\n"), "{io:?}");
+        worker.running.reactor.leave();
+        let answer = worker.ask(probe);
+        assert!(answer.starts_with("HTTP/1.1 503 ") && answer.ends_with("stopping\n"), "{answer}");
+        assert!(answer.contains("\r\nRetry-After: 1\r\n"));
+        assert!(!answer.contains("Connection: close"), "{io:?}: the connection is as good as any");
+        assert!(worker.ask(b"GET /a HTTP/1.0\r\n\r\n").ends_with("/a"));
+        assert!(TcpStream::connect(worker.address).is_ok(), "{io:?}: still accepted");
+    });
+}
+
+/// RULES 6: an overdue request is answered in its thread's place; one that still waits never runs.
+#[test]
+fn an_overdue_request_is_504_and_its_exchange_is_of_no_use_to_its_thread() {
+    fn handler(exchange: &Exchange, _: Body) {
+        assert!(exchange.begin() != (exchange.head.path() == b"/queued"), "it began in vain");
+        match exchange.head.path() {
+            b"/overdue" => {
+                // Beyond the deadline of `/queued` too, which has to wait for it.
+                while !exchange.is_gone() {
+                    std::thread::yield_now();
+                }
+                std::thread::sleep(Duration::from_millis(900));
+                respond(exchange, 200, b"too late");
+            }
+            b"/queued" => assert!(exchange.is_gone()),
+            _ => hello(exchange, Body::Empty),
+        }
+    }
+    on_both(|io| {
+        let worker = Worker::start(io, handler, |settings| {
+            settings.request_timeout = Some(Duration::from_millis(600));
+        });
+        let mut overdue = worker.connect();
+        overdue.write_all(b"GET /overdue HTTP/1.1\r\nHost: a\r\n\r\n").expect("sent");
+        while worker.running.lane.pop_count() == 0 {
+            std::thread::yield_now();
+        }
+        let mut queued = worker.connect();
+        queued.write_all(b"GET /queued HTTP/1.1\r\nHost: a\r\n\r\n").expect("sent");
+        for stream in [&mut overdue, &mut queued] {
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer).expect("an end");
+            assert!(answer.starts_with("HTTP/1.1 504 "), "{io:?}: {answer}");
+            assert!(answer.contains("Connection: close") && !answer.contains("too late"));
+        }
+        let reason = worker.running.reactor.take_recycling().expect("a reason");
+        assert_eq!(reason, "a request ran for more than --request-timeout 0.6 s");
+        assert!(worker.ask(b"GET /a HTTP/1.0\r\n\r\n").ends_with("/a"), "{io:?}");
+        assert_eq!(worker.running.lane.pop_count(), 3);
+    });
 }
 
 /// Dies with the first response, as a bug in the reactor would.

@@ -134,7 +134,7 @@ impl<'app> Worker<'app> {
             environs: EnvironFactory::new(py, &application.options, &errors)?,
             callables: Callables::new(py, &application.garbage)?,
             errors: errors.unbind(),
-            place: application.running.register(index),
+            place: application.running.register(index, thread_ident(py)?),
         })
     }
 
@@ -145,6 +145,10 @@ impl<'app> Worker<'app> {
             exchange.mark_started();
         }
         self.place.set(Some(Arc::clone(&exchange)));
+        // In its place before it has begun: who finds it overdue finds its thread.
+        if self.application.options.expires && !exchange.begin() {
+            return self.place.set(None);
+        }
         let served =
             catch_unwind(AssertUnwindSafe(|| self.serve(py, &exchange, body, &completion)));
         if served.is_err() {
@@ -282,6 +286,10 @@ impl<'app> Worker<'app> {
     }
 }
 
+fn thread_ident(py: Python<'_>) -> PyResult<u64> {
+    py.import("threading")?.call_method0("get_ident")?.extract()
+}
+
 /// Sends pieces that all exist: as one buffer with the head where they are small.
 fn send_whole(
     port: &Bound<'_, ResponsePort>,
@@ -338,7 +346,7 @@ impl<'py> Stream<'_, 'py> {
     fn may_go_on(&self, py: Python<'_>) -> PyResult<bool> {
         // The generator is also run to its end when the last byte of a known length is out.
         let is_over = self.port.try_borrow_mut()?.response()?.is_over();
-        Ok(is_over || !self.exchange.is_gone() && attach::wait_for_credit(py, self.exchange))
+        Ok(is_over || attach::wait_for_credit(py, self.exchange))
     }
 
     fn piece(&self, piece: &Bound<'_, PyBytes>) -> Result<Step, Failure> {

@@ -19,13 +19,14 @@ mod input;
 mod port;
 mod report;
 mod response;
-mod running;
+pub(crate) mod running;
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 
 use hoopsnake_server::exchange::{Job, SyncLane};
 use hoopsnake_server::pool::{Next, ThreadIndex};
+use hoopsnake_server::stacks::Threads;
 use pyo3::prelude::*;
 
 use self::call::Worker;
@@ -48,6 +49,8 @@ pub(crate) struct WsgiOptions {
     pub(crate) listeners: Vec<ListenerEnviron>,
     /// The access log wants to know when the application was called and when it was done.
     pub(crate) timed: bool,
+    /// With `--request-timeout`: a request may be answered before a thread takes it.
+    pub(crate) expires: bool,
 }
 
 /// What the environ says about where a request arrived.
@@ -71,7 +74,7 @@ pub(crate) struct Application {
     options: WsgiOptions,
     server_name: Option<Arc<[u8]>>,
     garbage: Arc<Garbage>,
-    running: Running,
+    running: Arc<Running>,
 }
 
 impl Application {
@@ -84,13 +87,15 @@ impl Application {
         callable: Bound<'_, PyAny>,
         mut options: WsgiOptions,
     ) -> PyResult<Arc<Self>> {
+        let main_ident =
+            py.import("threading")?.call_method0("main_thread")?.getattr("ident")?.extract()?;
         Ok(Arc::new(Self {
             callable: callable.unbind(),
             base_context: capi::copy_current_context(py)?.unbind(),
             server_name: options.server_name.take().map(Arc::from),
             options,
             garbage: Arc::new(Garbage::default()),
-            running: Running::default(),
+            running: Arc::new(Running::new(main_ident)),
         }))
     }
 
@@ -98,6 +103,11 @@ impl Application {
     /// `Job::Reclaim` on an idle lane while it is not zero.
     pub(crate) fn garbage_counter(&self) -> Arc<AtomicUsize> {
         self.garbage.counter()
+    }
+
+    /// The pool's threads, for whoever asks without the interpreter lock.
+    pub(crate) fn threads(&self) -> Arc<dyn Threads> {
+        Arc::clone(&self.running) as Arc<dyn Threads>
     }
 
     /// The requests that are inside the application right now, as request lines.

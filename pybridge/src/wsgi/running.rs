@@ -1,10 +1,12 @@
-//! Which requests are inside the application right now, for the report of what was left at a stop.
+//! Which requests are inside the application right now, for the reports of what was left at a stop
+//! and of what does not move.
 
 use std::sync::{Arc, PoisonError};
 
 use hoopsnake_server::exchange::Exchange;
 use hoopsnake_server::http::Version;
 use hoopsnake_server::pool::ThreadIndex;
+use hoopsnake_server::stacks::{Thread, Threads};
 
 #[expect(
     clippy::disallowed_types,
@@ -20,6 +22,8 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 #[derive(Debug)]
 pub(super) struct Place {
     index: ThreadIndex,
+    /// As `threading.get_ident()` gives it.
+    ident: u64,
     exchange: Mutex<Option<Arc<Exchange>>>,
 }
 
@@ -32,20 +36,28 @@ impl Place {
 }
 
 /// One place per thread.
-#[derive(Debug, Default)]
-pub(super) struct Running(Mutex<Vec<Arc<Place>>>);
+#[derive(Debug)]
+pub(super) struct Running {
+    places: Mutex<Vec<Arc<Place>>>,
+    main_ident: u64,
+}
 
 impl Running {
-    pub(super) fn register(&self, index: ThreadIndex) -> Arc<Place> {
-        let place = Arc::new(Place { index, exchange: Mutex::new(None) });
-        let mut places = lock(&self.0);
+    /// `main_ident` is what the main thread's `ident` says.
+    pub(super) fn new(main_ident: u64) -> Self {
+        Self { places: Mutex::default(), main_ident }
+    }
+
+    pub(super) fn register(&self, index: ThreadIndex, ident: u64) -> Arc<Place> {
+        let place = Arc::new(Place { index, ident, exchange: Mutex::new(None) });
+        let mut places = lock(&self.places);
         places.retain(|other| other.index != index);
         places.push(Arc::clone(&place));
         place
     }
 
     pub(super) fn list(&self) -> Vec<(ThreadIndex, String)> {
-        let places = lock(&self.0);
+        let places = lock(&self.places);
         let running = places.iter().filter_map(|place| {
             let exchange = lock(&place.exchange).clone()?;
             let version = match exchange.head.version() {
@@ -56,4 +68,24 @@ impl Running {
         });
         running.collect()
     }
+}
+
+impl Threads for Running {
+    /// The pool's and the main thread. A lock that is held at the moment is not waited for: its thread
+    /// is about to begin or to end a request, so it runs none.
+    fn list(&self) -> Vec<Thread> {
+        let Ok(places) = self.places.try_lock() else { return Vec::new() };
+        let thread = |place: &Arc<Place>| Thread {
+            ident: place.ident,
+            name: thread_name(place.index),
+            exchange: place.exchange.try_lock().ok().and_then(|exchange| exchange.clone()),
+        };
+        let main = Thread { ident: self.main_ident, name: "MainThread".to_owned(), exchange: None };
+        places.iter().map(thread).chain([main]).collect()
+    }
+}
+
+/// As `threading` calls it.
+pub(crate) fn thread_name(index: ThreadIndex) -> String {
+    format!("hoopsnake-pool-{}", index.0)
 }

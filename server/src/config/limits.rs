@@ -16,6 +16,7 @@ const FIXED: &[(&str, usize, &str)] = &[
     ("stream credit", limits::STREAM_CREDIT_PIECES, "pieces"),
     ("pipelined bytes", limits::PIPELINED_BYTES_MAX, "bytes"),
     ("response coalesced with its head", limits::COALESCE_BYTES_MAX, "bytes"),
+    ("connections of --admin", limits::ADMIN_CONNECTIONS_MAX, "connections"),
     ("kernel events of one pass", limits::EVENTS_PER_PASS_MAX, "events"),
     ("log lines waiting to be written", crate::log::QUEUE_LINES_MAX, "lines"),
 ];

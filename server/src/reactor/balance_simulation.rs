@@ -51,7 +51,9 @@ impl World {
             commands: Arc::clone(&commands),
             garbage: Arc::new(AtomicUsize::new(0)),
             cell: Some(leases[0].worker_cell()),
-            listener_count: 1,
+            insight: crate::reactor::Insight::default(),
+            public_listener_count: 1,
+            admin_listener_count: 0,
         };
         let start = clock::now();
         let reactor = Reactor::new(io, parts, start);

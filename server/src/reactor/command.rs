@@ -70,7 +70,6 @@ impl Commands {
         lock(&self.unanswered).clone()
     }
 
-    #[expect(dead_code, reason = "the deadline of requests comes next")]
     /// Reactor: this worker is worth replacing. Only the first reason counts.
     pub(crate) fn want_recycling(&self, reason: String) {
         if !self.recycle_was_wanted.swap(true, Ordering::SeqCst) {

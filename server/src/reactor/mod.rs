@@ -5,7 +5,9 @@ mod balance;
 mod balance_simulation;
 pub(crate) mod command;
 pub(crate) mod custody;
+mod health;
 pub mod io;
+mod overdue;
 #[cfg(all(test, not(loom)))]
 mod ping;
 mod receive;
@@ -15,9 +17,11 @@ pub mod settings;
 pub mod sim;
 #[cfg(all(test, not(loom)))]
 mod simulation;
+mod stacks;
 pub(crate) mod timers;
 pub mod token;
 mod transmit;
 pub mod wake;
 
 pub use settings::{IoKind, Settings};
+pub use stacks::Insight;

@@ -105,6 +105,9 @@ impl<I: Io> Reactor<I> {
     }
 
     fn begin_request(&mut self, token: Token, head: RequestHead) {
+        if self.is_probe(token, &head) {
+            return self.answer_probe(token, &head);
+        }
         let draining = self.is_draining();
         let Some(session) = self.slots.of(token) else { return };
         let is_trusted = session.is_trusted_proxy;
@@ -314,7 +317,7 @@ impl<I: Io> Reactor<I> {
             // The head keeps the buffer alive; the connection does not need it.
             session.input = BytesMut::new();
         }
-        self.watch(token, Watch::Nothing);
+        self.watch(token, Watch::Answer);
         self.resume(token);
         if self.settings.access_log.is_some() {
             exchange.mark_dispatched(self.now);
@@ -342,8 +345,13 @@ impl<I: Io> Reactor<I> {
         let server = self.settings.server_name.clone();
         let request_id;
         let Some(session) = self.slots.of(token) else { return };
-        let (context, answer) = match std::mem::replace(&mut session.state, State::Closing) {
-            State::Body(Incoming { exchange, .. }) | State::Answering(Answer::Of(exchange)) => {
+        let answer = match std::mem::replace(&mut session.state, State::Closing) {
+            State::Body(Incoming { exchange, .. }) => Answer::Of(exchange),
+            State::Answering(answer) => answer,
+            State::Head | State::Lingering(_) | State::Closing => Answer::Own,
+        };
+        let context = match answer.exchange() {
+            Some(exchange) => {
                 let keep_alive = may_keep && exchange.keep_alive();
                 request_id = exchange.request_id.clone();
                 let context = ResponseContext::of(&exchange.head, keep_alive, server.as_deref())
@@ -351,18 +359,15 @@ impl<I: Io> Reactor<I> {
                 if status >= 500 && !may_keep {
                     tracing::debug!(request = exchange.request_line(), status, "refused");
                 }
-                (context, Answer::Of(exchange))
+                context
             }
-            State::Head | State::Answering(Answer::Own) | State::Lingering(_) | State::Closing => {
-                let context = ResponseContext {
-                    version: Version::Http11,
-                    is_head: false,
-                    keep_alive: false,
-                    server: server.as_deref(),
-                    request_id: None,
-                };
-                (context, Answer::Own)
-            }
+            None => ResponseContext {
+                version: Version::Http11,
+                is_head: false,
+                keep_alive: false,
+                server: server.as_deref(),
+                request_id: None,
+            },
         };
         let retry_after = limits::RETRY_AFTER_SECONDS.to_string();
         let fields: &[(&str, &str)] =
@@ -414,6 +419,7 @@ impl<I: Io> Reactor<I> {
             Watch::Head => self.refuse(token, Violation::HeaderTimeout),
             Watch::Body => self.refuse(token, Violation::BodyTimeout),
             Watch::Idle | Watch::Linger => self.close(token),
+            Watch::Answer => self.on_request_deadline(token),
             Watch::Send => self.on_send_deadline(token),
         }
     }

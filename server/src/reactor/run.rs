@@ -4,13 +4,14 @@ use std::io as std_io;
 use std::sync::atomic::AtomicUsize;
 use std::time::Instant;
 
-use super::Settings;
 use super::balance::{Balance, Standing, Verdict};
 use super::command::{Command, Commands};
 use super::io::{Event, Io, ListenerIndex, Peer};
 use super::session::{Session, Slots, State, Watch};
+use super::stacks::Stacks;
 use super::timers::Wheel;
 use super::token::Token;
+use super::{Insight, Settings};
 use crate::arena::Arena;
 use crate::board::WorkerCell;
 use crate::clock;
@@ -24,7 +25,7 @@ use crate::sync::{Arc, Ordering};
 
 /// A listening socket as the loop sees it.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum Listening {
+pub(super) enum Listening {
     /// One accept is armed.
     Armed,
     /// None is: the worker is full, or has more than its share.
@@ -75,15 +76,20 @@ pub(crate) struct Reactor<I: Io> {
     pub(super) spool_waiters: Vec<Token>,
     /// Requests answered 503 since it was last said.
     pub(super) shed_count: u64,
+    /// Requests whose `--request-timeout` passed on the ring since it was last said.
+    pub(super) expired_count: u64,
+    pub(super) stacks: Stacks,
     /// Requests refused for a broken rule since it was last said.
     pub(super) refusals: Refusals,
     /// Ring entries and events of connections that were gone.
     pub(super) late_count: u64,
     age: AgeWatch,
     balance: Balance,
-    listeners: Vec<Listening>,
+    /// The public ones, then those of `--admin`.
+    pub(super) listeners: Vec<Listening>,
+    pub(super) public_listener_count: usize,
     phase: Phase,
-    commands: Arc<Commands>,
+    pub(super) commands: Arc<Commands>,
     /// Objects that only the application's threads may drop.
     garbage: Arc<AtomicUsize>,
     due: Vec<(Token, u64)>,
@@ -102,7 +108,9 @@ pub(crate) struct Parts {
     pub(crate) garbage: Arc<AtomicUsize>,
     /// `None`: takes every connection it can get.
     pub(crate) cell: Option<WorkerCell>,
-    pub(crate) listener_count: usize,
+    pub(crate) insight: Insight,
+    pub(crate) public_listener_count: usize,
+    pub(crate) admin_listener_count: usize,
 }
 
 impl<I: Io> Reactor<I> {
@@ -123,11 +131,17 @@ impl<I: Io> Reactor<I> {
             ready: Vec::new(),
             spool_waiters: Vec::new(),
             shed_count: 0,
+            expired_count: 0,
+            stacks: Stacks::new(parts.insight),
             refusals: Refusals::default(),
             late_count: 0,
             age: AgeWatch::new(limits::WAKE_AGE),
             balance: Balance::new(parts.cell),
-            listeners: vec![Listening::Idle; parts.listener_count],
+            listeners: vec![
+                Listening::Idle;
+                parts.public_listener_count + parts.admin_listener_count
+            ],
+            public_listener_count: parts.public_listener_count,
             phase: Phase::Running,
             commands: parts.commands,
             garbage: parts.garbage,
@@ -204,7 +218,8 @@ impl<I: Io> Reactor<I> {
             Listening::Armed | Listening::Idle | Listening::Withdrawing | Listening::Closed => None,
         });
         let balance = self.balance.next_look();
-        let deadlines = [self.age.deadline(), self.wheel.next_look(), idle_end, balance];
+        let stacks = self.stacks.next_look(self.now);
+        let deadlines = [self.age.deadline(), self.wheel.next_look(), idle_end, balance, stacks];
         for moment in deadlines.into_iter().flatten().chain(paused) {
             until = until.min(moment);
         }
@@ -266,8 +281,15 @@ impl<I: Io> Reactor<I> {
         let emptying = matches!(self.phase, Phase::Emptying { .. });
         let full = self.slots.len() >= self.settings.connections_max && !emptying;
         let verdict = self.judge_balance(full);
+        let admin_full = self.is_admin_full();
         for index in 0..self.listeners.len() {
             let now = self.now;
+            // Probes are not balanced: a worker that leaves connections to others answers for itself.
+            let (full, verdict) = if index < self.public_listener_count {
+                (full, verdict)
+            } else {
+                (admin_full, Verdict::Take)
+            };
             let listening = &mut self.listeners[index];
             if matches!(listening, Listening::Paused(moment) if now >= *moment) {
                 *listening = Listening::Idle;
@@ -309,14 +331,15 @@ impl<I: Io> Reactor<I> {
     }
 
     fn on_accepted(&mut self, listener: ListenerIndex, socket: I::Socket, peer: Peer) {
-        self.accepted = true;
+        let is_admin = listener.0 >= self.public_listener_count;
+        self.accepted |= !is_admin;
         if self.listeners[listener.0] != Listening::Closed {
             self.listeners[listener.0] = Listening::Idle;
         }
+        let mut session = Session::new(listener, peer, http::Connection::new(self.settings.http));
+        session.is_admin = is_admin;
         // Asked once: a connection's peer does not change.
-        let is_trusted_proxy = self.settings.trust.proxies.contains(peer.into());
-        let session = Session::new(listener, peer, http::Connection::new(self.settings.http))
-            .trusted(is_trusted_proxy);
+        session.is_trusted_proxy = self.settings.trust.proxies.contains(peer.into());
         let token = self.slots.insert(session);
         self.io.adopt(token, socket);
         self.io.start_recv(token);
@@ -364,6 +387,7 @@ impl<I: Io> Reactor<I> {
             Phase::Running => {
                 let idle_until = self.now + self.settings.drain_idle;
                 self.phase = Phase::Emptying { idle_until };
+                self.close_admin();
                 for session in self.slots.iter() {
                     if let Some(exchange) = session.exchange() {
                         exchange.set_closing();
@@ -394,6 +418,7 @@ impl<I: Io> Reactor<I> {
     }
 
     fn leave(mut self) {
+        self.stacks.finish(self.now, &self.settings);
         if self.late_count > 0 {
             tracing::debug!(count = self.late_count, "entries came for connections that were gone");
         }
@@ -438,6 +463,8 @@ impl<I: Io> Reactor<I> {
         {
             self.submitted = true;
         }
+        self.stacks.look(self.now, &self.settings);
+        self.say_expired();
         self.refusals.say();
         if let Some(sink) = &self.settings.access_log {
             sink.tick();
@@ -470,15 +497,17 @@ impl<I: Io> Reactor<I> {
     pub(super) fn watch(&mut self, token: Token, watch: Watch) {
         let Some(session) = self.slots.of(token) else { return };
         let time = match watch {
-            Watch::Nothing => {
-                session.watch = watch;
-                return Wheel::clear(&mut session.timer);
-            }
-            Watch::Idle => self.settings.keep_alive,
-            Watch::Head => self.settings.header_timeout,
-            Watch::Body => self.settings.body_timeout,
-            Watch::Send => self.settings.send_timeout,
-            Watch::Linger => limits::LINGER_IDLE,
+            Watch::Nothing => None,
+            Watch::Idle => Some(self.settings.keep_alive),
+            Watch::Head => Some(self.settings.header_timeout),
+            Watch::Body => Some(self.settings.body_timeout),
+            Watch::Answer => self.settings.request_timeout,
+            Watch::Send => Some(self.settings.send_timeout),
+            Watch::Linger => Some(limits::LINGER_IDLE),
+        };
+        let Some(time) = time else {
+            session.watch = Watch::Nothing;
+            return Wheel::clear(&mut session.timer);
         };
         session.watch = watch;
         let mut deadline = self.now + time;

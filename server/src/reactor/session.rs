@@ -74,15 +74,19 @@ impl Collected {
 pub(crate) enum Answer {
     /// The application, or the server in its place for a request that was understood.
     Of(Arc<Exchange>),
+    /// The server, to a request that was taken from the application when its time was over.
+    InsteadOf(Arc<Exchange>),
     /// The server, to something that was no request.
     Own,
+    /// The server, to a request that the application never sees.
+    Probe,
 }
 
 impl Answer {
     pub(crate) fn exchange(&self) -> Option<&Arc<Exchange>> {
         match self {
-            Self::Of(exchange) => Some(exchange),
-            Self::Own => None,
+            Self::Of(exchange) | Self::InsteadOf(exchange) => Some(exchange),
+            Self::Own | Self::Probe => None,
         }
     }
 }
@@ -143,6 +147,8 @@ pub(crate) enum Watch {
     Head,
     /// `--body-timeout`.
     Body,
+    /// `--request-timeout`, until the response begins.
+    Answer,
     /// `--send-timeout`.
     Send,
     /// The bounds of lingering.
@@ -156,6 +162,8 @@ pub(crate) struct Session {
     pub(crate) peer: Peer,
     /// What it says about clients is believed.
     pub(crate) is_trusted_proxy: bool,
+    /// It came to the admin listener: not one of `--max-connections`.
+    pub(crate) is_admin: bool,
     pub(crate) http: http::Connection,
     /// Received and not yet understood.
     pub(crate) input: BytesMut,
@@ -181,6 +189,7 @@ impl Session {
             listener,
             peer,
             is_trusted_proxy: false,
+            is_admin: false,
             http,
             input: BytesMut::new(),
             state: State::Head,
@@ -193,11 +202,6 @@ impl Session {
             timer: Timer::default(),
             acknowledged: 0,
         }
-    }
-
-    /// The same connection from a peer that is trusted or not.
-    pub(crate) fn trusted(self, is_trusted_proxy: bool) -> Self {
-        Self { is_trusted_proxy, ..self }
     }
 
     /// The request that is being received or answered.
@@ -241,13 +245,14 @@ pub(crate) struct Slot {
 pub(crate) struct Slots {
     slots: Vec<Slot>,
     free: Vec<u32>,
-    session_count: usize,
+    public_count: usize,
+    admin_count: usize,
 }
 
 impl Slots {
     /// Takes a place.
     pub(crate) fn insert(&mut self, session: Session) -> Token {
-        self.session_count += 1;
+        *self.count_of(&session) += 1;
         if let Some(index) = self.free.pop() {
             let slot = &mut self.slots[index as usize];
             slot.session = Some(session);
@@ -273,13 +278,22 @@ impl Slots {
         let session = slot.session.take()?;
         slot.token = token.successor();
         self.free.push(token.slot_index() as u32);
-        self.session_count -= 1;
+        *self.count_of(&session) -= 1;
         Some(session)
     }
 
-    /// How many connections there are.
+    fn count_of(&mut self, session: &Session) -> &mut usize {
+        if session.is_admin { &mut self.admin_count } else { &mut self.public_count }
+    }
+
+    /// How many connections of the public listeners there are.
     pub(crate) fn len(&self) -> usize {
-        self.session_count
+        self.public_count
+    }
+
+    /// How many of the admin listener there are.
+    pub(crate) fn admin_len(&self) -> usize {
+        self.admin_count
     }
 
     /// The tokens of all connections that `wanted` names.

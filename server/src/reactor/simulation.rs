@@ -20,7 +20,7 @@ use super::run::{Parts, Reactor};
 use super::sim::{ClientId, ClientRead, Faults, Network, Simulated};
 use super::token::Token;
 use super::wake::Waker;
-use super::{IoKind, Settings};
+use super::{Insight, IoKind, Settings};
 use crate::clock;
 use crate::exchange::{Body, Completions, End, Exchange, Job, Output, SyncLane};
 use crate::http::connection::{Connection, HttpLimits, Input};
@@ -62,13 +62,31 @@ struct Seen {
     spooled_bodies: usize,
     answers_from_files: usize,
     waits_for_credit: usize,
+    hung_requests: usize,
+    expired_requests: usize,
 }
+
+/// What else than the network goes wrong.
+#[derive(Clone, Copy, Debug, Default)]
+struct Mishaps {
+    /// Clients reset their connection.
+    clients_leave: bool,
+    /// The application hangs for longer than `--request-timeout`, in single requests and in all.
+    requests_hang: bool,
+}
+
+const LEAVING: Mishaps = Mishaps { clients_leave: true, requests_hang: false };
+const HANGING: Mishaps = Mishaps { clients_leave: false, requests_hang: true };
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(20);
+const OVERDUE: &[u8] = b"HTTP/1.1 504 Gateway Timeout\r\n";
 
 /// A client's side: what it will send, what it must read.
 struct Client {
     id: ClientId,
     unsent: Vec<u8>,
     expected: Vec<u8>,
+    /// Where an answer begins, which may be a 504 instead.
+    begins: Vec<usize>,
     read: Vec<u8>,
     state: ClientState,
 }
@@ -126,7 +144,7 @@ fn body_of(path: &[u8], length: usize) -> Vec<u8> {
 }
 
 fn client(network: &Network, index: usize, random: &mut Random) -> Client {
-    let (mut unsent, mut expected) = (Vec::new(), Vec::new());
+    let (mut unsent, mut expected, mut begins) = (Vec::new(), Vec::new(), Vec::new());
     let count = 1 + random.below(8);
     // A few, so that most of a run is quick.
     let is_large = index.is_multiple_of(4);
@@ -144,10 +162,11 @@ fn client(network: &Network, index: usize, random: &mut Random) -> Client {
         let framing = random.below(3);
         push_request(&mut unsent, &head, &body, framing);
         let body_bytes = if framing == 0 { 0 } else { length as u64 };
+        begins.push(expected.len());
         expected.extend_from_slice(&answer(path.as_bytes(), body_bytes));
     }
     let id = network.connect(ListenerIndex(0));
-    Client { id, unsent, expected, read: Vec::new(), state: ClientState::Open }
+    Client { id, unsent, expected, begins, read: Vec::new(), state: ClientState::Open }
 }
 
 /// `framing`: 0 no body, 1 by length, 2 in chunks.
@@ -172,11 +191,11 @@ fn push_request(out: &mut Vec<u8>, head: &str, body: &[u8], framing: u64) {
 }
 
 impl Client {
-    fn act(&mut self, network: &Network, random: &mut Random, may_leave: bool) {
+    fn act(&mut self, network: &Network, random: &mut Random, mishaps: Mishaps) {
         if self.state != ClientState::Open {
             return;
         }
-        if may_leave && random.below(400) == 0 {
+        if mishaps.clients_leave && random.below(400) == 0 {
             network.reset(self.id);
             self.state = ClientState::Left;
             return;
@@ -192,7 +211,32 @@ impl Client {
             ClientRead::Eof => self.state = ClientState::Finished,
             ClientRead::Reset => self.state = ClientState::Broken,
         }
-        assert!(self.expected.starts_with(&self.read), "bytes that are not the answer");
+        let is_answer = self.expected.starts_with(&self.read);
+        let is_overdue = mishaps.requests_hang && self.overdue().is_some();
+        assert!(is_answer || is_overdue, "bytes that are not the answer");
+    }
+
+    /// What it has read of a 504 that stands in the place of an answer, after those before it.
+    fn overdue(&self) -> Option<&[u8]> {
+        self.begins.iter().find_map(|&begin| {
+            let before = self.read.get(..begin)?;
+            let rest = &self.read[begin..];
+            let is_504 = if rest.len() < OVERDUE.len() {
+                OVERDUE.starts_with(rest)
+            } else {
+                rest.starts_with(OVERDUE)
+            };
+            (is_504 && self.expected.starts_with(before)).then_some(rest)
+        })
+    }
+
+    /// Whether everything it asked for has come, or a whole 504, which ends the connection.
+    fn is_answered(&self) -> bool {
+        self.read.len() == self.expected.len()
+            || self.overdue().is_some_and(|rest| {
+                rest.starts_with(OVERDUE)
+                    && rest.ends_with(b"the application did not answer in time\n")
+            })
     }
 }
 
@@ -298,13 +342,52 @@ impl Held {
     }
 }
 
+/// The requests that the application has.
+#[derive(Default)]
+struct Taken {
+    held: Vec<Held>,
+    /// Never answered in time.
+    hung: Vec<Held>,
+    /// No job is taken before: every thread hangs.
+    idle_until: Duration,
+}
+
 /// Plays the application for one pass.
-fn play(lane: &SyncLane, held: &mut Vec<Held>, random: &mut Random, seen: &mut Seen) {
-    while let Some(job) = lane.try_next_job() {
-        if let Job::Request { exchange, body } = job {
-            held.push(Held::new(exchange, body, random, seen));
-        }
+fn play(
+    lane: &SyncLane,
+    taken: &mut Taken,
+    random: &mut Random,
+    seen: &mut Seen,
+    hangs: Option<Duration>,
+) {
+    let Taken { held, hung, idle_until } = taken;
+    if let Some(now) = hangs
+        && random.below(150) == 0
+    {
+        *idle_until = now + REQUEST_TIMEOUT * 2;
     }
+    while hangs.is_none_or(|now| now >= *idle_until)
+        && let Some(job) = lane.try_next_job()
+    {
+        let Job::Request { exchange, body } = job else { continue };
+        if hangs.is_some() && !exchange.begin() {
+            assert!(exchange.is_gone(), "expired and not answered");
+            seen.expired_requests += 1;
+            continue;
+        }
+        let hangs = hangs.is_some() && random.below(12) == 0;
+        let request = Held::new(exchange, body, random, seen);
+        if hangs { hung.push(request) } else { held.push(request) }
+    }
+    // What it does when its time is over goes nowhere.
+    hung.retain_mut(|request| {
+        if !request.exchange.is_gone() {
+            return true;
+        }
+        seen.hung_requests += 1;
+        while !request.go_on(random, seen) {}
+        false
+    });
     while !held.is_empty() && random.below(3) > 0 {
         let index = random.below(held.len() as u64) as usize;
         if held[index].go_on(random, seen) {
@@ -348,7 +431,7 @@ impl Barrier {
 }
 
 /// Returns how many passes it took and where virtual time stood at its end.
-fn run(seed: u64, faults: Faults, may_leave: bool, seen: &mut Seen) -> (usize, Duration) {
+fn run(seed: u64, faults: Faults, mishaps: Mishaps, seen: &mut Seen) -> (usize, Duration) {
     let _seed = Seed(seed);
     let mut random = Random(seed);
     let (mut io, network) = Simulated::new(seed, faults).expect("a simulation");
@@ -360,14 +443,19 @@ fn run(seed: u64, faults: Faults, may_leave: bool, seen: &mut Seen) -> (usize, D
         Waker::new().expect("an eventfd"),
     ));
     let parts = Parts {
-        settings: settings(),
+        settings: Settings {
+            request_timeout: mishaps.requests_hang.then_some(REQUEST_TIMEOUT),
+            ..settings()
+        },
         lane: Arc::clone(&lane),
         completions,
         spool: Spool::start(std::env::temp_dir(), 1 << 30).expect("a thread"),
         commands: Arc::clone(&commands),
         garbage: Arc::new(AtomicUsize::new(0)),
         cell: None,
-        listener_count: 1,
+        insight: Insight::default(),
+        public_listener_count: 1,
+        admin_listener_count: 0,
     };
     let start = clock::now();
     let mut reactor = Reactor::new(io, parts, start);
@@ -375,17 +463,19 @@ fn run(seed: u64, faults: Faults, may_leave: bool, seen: &mut Seen) -> (usize, D
         (0..CLIENT_COUNT).map(|index| client(&network, index, &mut random)).collect();
     let barrier = Barrier::new();
     let nothing = Arc::new(open_unnamed(&std::env::temp_dir()).expect("a file without a name"));
-    let mut held = Vec::new();
+    let mut taken = Taken::default();
     let mut passes = 0;
     let mut ended = false;
     while !ended {
         passes += 1;
         assert!(passes < PASS_COUNT_MAX, "seed {seed} hangs: {}", states(&clients));
         for client in &mut clients {
-            client.act(&network, &mut random, may_leave);
+            client.act(&network, &mut random, mishaps);
         }
-        play(&lane, &mut held, &mut random, seen);
-        if clients.iter().all(|client| client.state != ClientState::Open) && held.is_empty() {
+        let hangs = mishaps.requests_hang.then(|| network.now());
+        play(&lane, &mut taken, &mut random, seen, hangs);
+        let is_idle = taken.held.is_empty() && taken.hung.is_empty();
+        if clients.iter().all(|client| client.state != ClientState::Open) && is_idle {
             commands.want(Command::Drain);
         }
         ended = reactor.obey();
@@ -396,9 +486,12 @@ fn run(seed: u64, faults: Faults, may_leave: bool, seen: &mut Seen) -> (usize, D
     }
     for (index, client) in clients.iter().enumerate() {
         if client.state == ClientState::Finished {
-            assert_eq!(client.read.len(), client.expected.len(), "seed {seed}, client {index}");
+            assert!(client.is_answered(), "seed {seed}, client {index} has not read all");
         } else {
-            assert!(faults.broken > 0 || may_leave, "seed {seed}: client {index} was reset");
+            assert!(
+                faults.broken > 0 || mishaps.clients_leave,
+                "seed {seed}: client {index} was reset"
+            );
         }
     }
     (passes, network.now())
@@ -421,8 +514,8 @@ fn states(clients: &[Client]) -> String {
 fn every_client_reads_exactly_its_answers_on_a_rough_network() {
     let mut seen = Seen::default();
     for seed in 0..40 {
-        run(seed, Faults::NONE, false, &mut seen);
-        run(seed, Faults::ROUGH, false, &mut seen);
+        run(seed, Faults::NONE, Mishaps::default(), &mut seen);
+        run(seed, Faults::ROUGH, Mishaps::default(), &mut seen);
     }
     assert!(seen.spooled_bodies > 50, "{seen:?}");
     assert!(seen.answers_from_files > 50, "{seen:?}");
@@ -433,15 +526,28 @@ fn every_client_reads_exactly_its_answers_on_a_rough_network() {
 fn broken_connections_and_clients_that_leave_disturb_nobody_else() {
     let mut seen = Seen::default();
     for seed in 1_000..1_040 {
-        run(seed, Faults::BROKEN, true, &mut seen);
+        run(seed, Faults::BROKEN, LEAVING, &mut seen);
     }
     assert!(seen.answers_from_files > 10 && seen.waits_for_credit > 10, "{seen:?}");
+}
+
+/// RULES 6: whichever side of its deadline an answer comes to, the client reads one, whole.
+#[test]
+fn overdue_requests_are_504_and_their_late_answers_reach_nobody() {
+    let mut seen = Seen::default();
+    for seed in 3_000..3_040 {
+        run(seed, Faults::NONE, HANGING, &mut seen);
+        run(seed, Faults::ROUGH, HANGING, &mut seen);
+        let both = Mishaps { clients_leave: true, ..HANGING };
+        run(seed, Faults::BROKEN, both, &mut seen);
+    }
+    assert!(seen.hung_requests > 50 && seen.expired_requests > 50, "{seen:?}");
 }
 
 #[test]
 fn the_same_seed_gives_the_same_run() {
     for seed in 2_000..2_005 {
-        let once = run(seed, Faults::BROKEN, true, &mut Seen::default());
-        assert_eq!(run(seed, Faults::BROKEN, true, &mut Seen::default()), once, "seed {seed}");
+        let once = run(seed, Faults::BROKEN, LEAVING, &mut Seen::default());
+        assert_eq!(run(seed, Faults::BROKEN, LEAVING, &mut Seen::default()), once, "seed {seed}");
     }
 }

@@ -8,6 +8,7 @@ use bytes::{Bytes, BytesMut};
 use super::io::{self, Io};
 use super::run::Reactor;
 use super::session::{Answer, FilePiece, Piece, Sending, State, Watch};
+use super::timers::Wheel;
 use super::token::Token;
 use crate::access::AccessEntry;
 use crate::exchange::{End, Output};
@@ -22,8 +23,17 @@ impl<I: Io> Reactor<I> {
             self.late_count += 1;
             return;
         };
+        if let State::Answering(Answer::InsteadOf(_)) = session.state {
+            // The request is answered, and what its thread pushed at that moment is nobody's.
+            self.late_count += 1;
+            return;
+        }
         let Some(exchange) = session.exchange().cloned() else { return };
         exchange.take_outputs(&mut session.outputs);
+        if session.watch == Watch::Answer && session.outputs.iter().any(Output::is_of_response) {
+            session.watch = Watch::Nothing;
+            Wheel::clear(&mut session.timer);
+        }
         // Not in its turn: what the application pushed behind the file waits for it.
         let warmed = session.outputs.iter().position(|output| matches!(output, Output::Warmed));
         if let Some(index) = warmed {
@@ -265,7 +275,9 @@ impl<I: Io> Reactor<I> {
         let over = self.idle_is_over();
         let Some(session) = self.slots.of(token) else { return };
         let own = matches!(session.state, State::Answering(Answer::Own));
-        let unread = session.http.awaits_body() || own;
+        // A client that was sure of its connection may be sending the next request.
+        let unexpected = own || matches!(session.state, State::Answering(Answer::InsteadOf(_)));
+        let unread = session.http.awaits_body() || unexpected;
         if session.http.response_complete(end.keep_alive && !own) {
             session.state = State::Head;
             let waiting = !session.input.is_empty() || session.peer_finished;
@@ -311,7 +323,7 @@ impl<I: Io> Reactor<I> {
     /// The connection is of no use any more; whoever works for it is told.
     pub(super) fn broken(&mut self, token: Token) {
         if let Some(session) = self.slots.of(token)
-            && let State::Answering(Answer::Of(_)) = session.state
+            && let State::Answering(Answer::Of(_) | Answer::InsteadOf(_)) = session.state
         {
             // 499, as nginx writes it: no status reached the client.
             self.log_access(token, End { status: 499, body_bytes: 0, keep_alive: false }, true);

@@ -9,13 +9,31 @@ use crate::config::{Bind, Config};
 use crate::error::Fault;
 use crate::sys::socket::{self, LocalAddress, TcpOptions};
 
+/// Listening sockets, by who comes there.
+#[derive(Debug, Default)]
+pub struct Sockets {
+    /// Of `--bind`, in the order of the configuration; a host name may give several.
+    pub public: Vec<OwnedFd>,
+    /// Of `--admin`.
+    pub admin: Vec<OwnedFd>,
+}
+
+impl Sockets {
+    /// Closes all of them in this process.
+    pub fn clear(&mut self) {
+        *self = Self::default();
+    }
+}
+
 /// The listening sockets, bound once and shared by all workers.
 #[derive(Debug)]
 pub struct Listeners {
-    /// In the order of the configuration; a host name may give several.
-    pub sockets: Vec<OwnedFd>,
-    /// Where each of them is.
+    /// All of them.
+    pub sockets: Sockets,
+    /// Where each of the public ones is.
     pub addresses: Vec<LocalAddress>,
+    /// Where each of the admin ones is.
+    admin_addresses: Vec<LocalAddress>,
     /// Sockets in the file system that are ours to remove.
     paths: Vec<PathBuf>,
 }
@@ -26,7 +44,12 @@ impl Listeners {
     /// # Errors
     /// Start: the first address that cannot be bound, why, and what to do.
     pub fn open(config: &Config) -> Result<Self, Fault> {
-        let mut listeners = Self { sockets: Vec::new(), addresses: Vec::new(), paths: Vec::new() };
+        let mut listeners = Self {
+            sockets: Sockets::default(),
+            addresses: Vec::new(),
+            admin_addresses: Vec::new(),
+            paths: Vec::new(),
+        };
         if let Err(fault) = listeners.bind_all(config) {
             // Of those that were bound before it, too.
             listeners.remove_paths();
@@ -37,36 +60,60 @@ impl Listeners {
 
     fn bind_all(&mut self, config: &Config) -> Result<(), Fault> {
         for bind in &config.binds {
-            let opened = match bind {
-                Bind::Inet { host, port } => open_inet(host, *port, config)?,
-                Bind::Unix(path) => {
-                    let mode = config.uds_mode;
-                    let opened = socket::listen_unix(path, mode, config.backlog)
-                        .map_err(|error| refusal(&format!("unix:{}", path.display()), &error))?;
-                    self.paths.push(path.clone());
-                    vec![opened]
-                }
-                Bind::Descriptor(number) => {
-                    let opened = socket::adopt_listener(*number)
-                        .map_err(|error| Fault::start(error.to_string()))?;
-                    vec![opened]
-                }
-            };
-            for socket in opened {
-                let address = socket::local_address(&socket)
-                    .map_err(|error| Fault::start(format!("a listener has no address: {error}")))?;
+            for (socket, address) in self.bind(bind, "--bind", config)? {
+                self.sockets.public.push(socket);
                 self.addresses.push(address);
-                self.sockets.push(socket);
+            }
+        }
+        if let Some(bind) = &config.admin {
+            for (socket, address) in self.bind(bind, "--admin", config)? {
+                self.sockets.admin.push(socket);
+                self.admin_addresses.push(address);
             }
         }
         Ok(())
     }
 
+    /// `option` is what the operator may change when it is not possible.
+    fn bind(
+        &mut self,
+        bind: &Bind,
+        option: &str,
+        config: &Config,
+    ) -> Result<Vec<(OwnedFd, LocalAddress)>, Fault> {
+        let opened = match bind {
+            Bind::Inet { host, port } => open_inet(host, *port, option, config)?,
+            Bind::Unix(path) => {
+                let opened = socket::listen_unix(path, config.uds_mode, config.backlog).map_err(
+                    |error| refusal(&format!("unix:{}", path.display()), option, &error),
+                )?;
+                self.paths.push(path.clone());
+                vec![opened]
+            }
+            Bind::Descriptor(number) => {
+                let opened = socket::adopt_listener(*number)
+                    .map_err(|error| Fault::start(error.to_string()))?;
+                vec![opened]
+            }
+        };
+        let with_address = |socket| {
+            let address = socket::local_address(&socket)
+                .map_err(|error| Fault::start(format!("a listener has no address: {error}")))?;
+            Ok((socket, address))
+        };
+        opened.into_iter().map(with_address).collect()
+    }
+
     /// For the banner.
     #[must_use]
     pub fn display(&self) -> String {
-        let names: Vec<String> = self.addresses.iter().map(ToString::to_string).collect();
-        names.join(" and ")
+        joined(&self.addresses)
+    }
+
+    /// The same of `--admin`; `None` without it.
+    #[must_use]
+    pub fn display_admin(&self) -> Option<String> {
+        (!self.admin_addresses.is_empty()).then(|| joined(&self.admin_addresses))
     }
 
     /// Gives the sockets in the file system to the user that the workers become.
@@ -91,9 +138,14 @@ impl Listeners {
     }
 }
 
+fn joined(addresses: &[LocalAddress]) -> String {
+    let names: Vec<String> = addresses.iter().map(ToString::to_string).collect();
+    names.join(" and ")
+}
+
 /// A host name may have several addresses, such as localhost: each is bound, and it is an error only
 /// if none can be. With port 0 the first one's port is used for all.
-fn open_inet(host: &str, port: u16, config: &Config) -> Result<Vec<OwnedFd>, Fault> {
+fn open_inet(host: &str, port: u16, option: &str, config: &Config) -> Result<Vec<OwnedFd>, Fault> {
     let name = if host.contains(':') { format!("[{host}]") } else { host.to_owned() };
     let name = format!("{name}:{port}");
     let addresses = socket::resolve(&name).map_err(|error| {
@@ -116,11 +168,11 @@ fn open_inet(host: &str, port: u16, config: &Config) -> Result<Vec<OwnedFd>, Fau
             Err(error) if is_absent(&address, &error) => {
                 first_error.get_or_insert(error);
             }
-            Err(error) => return Err(refusal(&address.to_string(), &error)),
+            Err(error) => return Err(refusal(&address.to_string(), option, &error)),
         }
     }
     match first_error {
-        Some(error) if opened.is_empty() => Err(refusal(&name, &error)),
+        Some(error) if opened.is_empty() => Err(refusal(&name, option, &error)),
         Some(_) | None => Ok(opened),
     }
 }
@@ -130,20 +182,20 @@ fn is_absent(address: &SocketAddr, error: &io::Error) -> bool {
     address.is_ipv6() && (unsupported || error.kind() == io::ErrorKind::AddrNotAvailable)
 }
 
-fn refusal(name: &str, error: &io::Error) -> Fault {
+fn refusal(name: &str, option: &str, error: &io::Error) -> Fault {
     #[expect(clippy::wildcard_enum_match_arm, reason = "the kinds with a better advice")]
     let next = match error.kind() {
         io::ErrorKind::AddrInUse => {
-            "another process listens there; stop it or choose another --bind"
+            &format!("another process listens there; stop it or choose another {option}")
         }
-        io::ErrorKind::PermissionDenied => {
-            "ports below 1024 and some paths need privileges; choose another --bind, or give \
+        io::ErrorKind::PermissionDenied => &format!(
+            "ports below 1024 and some paths need privileges; choose another {option}, or give \
              CAP_NET_BIND_SERVICE"
-        }
+        ),
         io::ErrorKind::AddrNotAvailable => "no interface of this machine has that address",
         io::ErrorKind::AlreadyExists => "the path exists and is not a socket",
         io::ErrorKind::NotFound => "its directory does not exist",
-        _ => "choose another --bind",
+        _ => &format!("choose another {option}"),
     };
     Fault::start(format!("cannot bind {name}: {next} ({error})"))
 }

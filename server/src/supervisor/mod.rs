@@ -17,14 +17,13 @@ mod roster;
 mod voice;
 
 use std::io;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal, WaitOptions, WaitStatus};
 
-pub use listen::Listeners;
+pub use listen::{Listeners, Sockets};
 pub use pid_file::PidFile;
 pub use voice::Voice;
 
@@ -117,7 +116,7 @@ pub struct WorkerSeed {
     /// Whoever takes it says why the application cannot be loaded.
     pub voice: Voice,
     /// Where to accept.
-    pub listeners: Vec<OwnedFd>,
+    pub listeners: Sockets,
     /// Its place beside the other workers; `None`: all were taken.
     pub cell: Option<WorkerCell>,
     /// What was found out.
@@ -543,6 +542,7 @@ pub fn banner(
         threads = config.thread_count,
         io = machine.io_name(),
         python = interpreter.version,
+        admin = listeners.display_admin(),
         "hoopsnake {} serves {app} at {}",
         env!("CARGO_PKG_VERSION"),
         listeners.display()

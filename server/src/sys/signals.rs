@@ -118,6 +118,54 @@ fn set_handler(signal: c_int, new: &Disposition) -> io::Result<Disposition> {
     Ok(Disposition(unsafe { old.assume_init() }))
 }
 
+/// A handler that somebody else installed, to be sure of it before its signal is raised.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Handled {
+    signal: c_int,
+    handler: libc::sighandler_t,
+}
+
+impl Handled {
+    /// The handler that the signal has now.
+    ///
+    /// # Errors
+    /// There is no such signal.
+    pub fn find(signal: c_int) -> io::Result<Self> {
+        let mut found = MaybeUninit::<libc::sigaction>::uninit();
+        // SAFETY: I7.
+        if unsafe { libc::sigaction(signal, std::ptr::null(), found.as_mut_ptr()) } != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: I7: the call succeeded and filled it.
+        let handler = unsafe { found.assume_init() }.sa_sigaction;
+        Ok(Self { signal, handler })
+    }
+
+    /// Sends the signal to this process, for any thread that does not block it. False: it has
+    /// another handler by now, and nothing was sent.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn raise(self) -> io::Result<bool> {
+        if Self::find(self.signal)? != self {
+            return Ok(false);
+        }
+        // SAFETY: I6: getpid cannot fail.
+        let process = unsafe { libc::getpid() };
+        // SAFETY: I6.
+        if unsafe { libc::kill(process, self.signal) } != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(true)
+    }
+
+    /// What [`Self::find`] would say of a handler that is not there.
+    #[cfg(test)]
+    pub(crate) fn of_another(self) -> Self {
+        Self { handler: self.handler.wrapping_add(1), ..self }
+    }
+}
+
 /// The handler. Everything it calls is async-signal-safe, and it leaves `errno` as it was.
 extern "C" fn count_and_wake(signal: c_int) {
     // SAFETY: I6: getpid cannot fail.
