@@ -56,7 +56,7 @@ impl Record {
 
 /// How a producer waits for room: calls the function it is given, once. A thread that holds the
 /// interpreter lock lets go of it meanwhile, since the reader needs it.
-pub type Waiting = fn(&mut dyn FnMut());
+pub type Waiting = fn(&mut (dyn FnMut() + Send));
 
 /// The queue.
 #[derive(Debug)]
