@@ -107,8 +107,11 @@ pub(crate) fn run_alone(
         }
     };
     let signals = watch_signals(py, own_signals(py));
-    tracing::info!(pid = std::process::id(), "worker 1 is ready");
-    supervisor::banner(site.config, site.interpreter, &machine, &serving.app_name, &listeners);
+    // What a supervisor would say, where it would say it.
+    log::natively(|| {
+        tracing::info!(pid = std::process::id(), "worker 1 is ready");
+        supervisor::banner(site.config, site.interpreter, &machine, &serving.app_name, &listeners);
+    });
     serving.hooks.ready();
     let ended = Vigil::new(&signals, None, &serving.running.reactor, site.config.grace)
         .reopening(serving.access_log.as_deref())

@@ -30,9 +30,10 @@ def configure(path: str) -> str | None:
             with open(path, encoding="utf-8") as file:
                 _configure_from(yaml.safe_load(file))
         else:
-            # `fileConfig` takes an unreadable file for an empty one.
-            with open(path, encoding="utf-8") as file:
-                logging.config.fileConfig(file, disable_existing_loggers=False)
+            # Before 3.12 `fileConfig` takes an unreadable file for an empty one.
+            with open(path, encoding="utf-8"):
+                pass
+            logging.config.fileConfig(path, disable_existing_loggers=False, encoding="utf-8")
     except Exception as error:
         return _told(error)
     return None
