@@ -8,7 +8,7 @@ import sys
 import time
 
 import pytest
-from harness import APPS, wait_until
+from harness import APPS, COMMAND, wait_until
 
 HOOKS = ("--on-worker-start", "hooks:start", "--on-worker-ready", "hooks:ready",
          "--on-worker-exit", "hooks:exit")
@@ -93,6 +93,16 @@ def test_rule_29_an_exit_hook_that_hangs_is_cut_by_the_grace(serve):
     assert server.stop() == 1
     assert time.monotonic() - start < 15
     assert "in hang" in server.log(), "Python's watchdog shows where it was"
+
+
+def test_doctor_applies_the_log_configuration_and_says_that_hooks_were_not_called(tmp_path):
+    command = [COMMAND, "doctor", "hello", "--app-dir", APPS, "--on-worker-exit", "hooks:exit"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0 and "hooks: none was looked up or called" in done.stdout
+    file = tmp_path / "bad.json"
+    file.write_text("{}")
+    done = subprocess.run([*command, "--log-config", file], capture_output=True, text=True)
+    assert done.returncode == 1 and f"log-config {file}: ValueError" in done.stdout, done.stdout
 
 
 RUN = """
