@@ -12,7 +12,7 @@ from harness import Server, wait_until
 COMBINED = re.compile(
     r'127\.0\.0\.1 - (?P<user>\S+) \[\d\d/\w{3}/\d{4}:\d\d:\d\d:\d\d \+0000\] "(?P<request>[^"]*)" '
     r'(?P<status>\d{3}) (?P<bytes>\d+) "(?P<referer>[^"]*)" "(?P<agent>[^"]*)" '
-    r"queue=(?P<queue>\S+) app=(?P<app>\S+) total=(?P<total>\S+)"
+    r"queue=(?P<queue>\S+) app=(?P<app>\S+) write=(?P<write>\S+) total=(?P<total>\S+)"
 )
 
 
@@ -73,6 +73,7 @@ def test_the_servers_log_as_json(serve):
     for line in server.log().splitlines():
         entry = json.loads(line)
         assert entry["level"] == "warn" and entry["process"] == "worker"
+        assert entry["worker"] == 1 and entry["pid"] != server.pid
 
 
 def test_rule_27_a_pipe_that_nobody_reads_stops_nothing(io_kind, pytestconfig):

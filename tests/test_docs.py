@@ -42,7 +42,7 @@ def test_the_readme_asks_for_the_rust_that_cargo_asks_for():
 def test_every_option_in_the_documents_exists():
     reference = (ROOT / "docs" / "reference.md").read_text()
     options = set(re.findall(r"`(--[a-z-]+)", reference)) | {"--help", "--version"}
-    for page in ("README.md", "docs/deployment.md", "docs/django.md", "docs/ARCHITECTURE.md"):
+    for page in ("README.md", "docs/deployment.md", "docs/django.md", "docs/logging.md", "docs/ARCHITECTURE.md"):
         text = (ROOT / page).read_text()
         used = set(re.findall(r"`(?:hoopsnake [^`]*)?(--[a-z-]+)", text))
         assert used - options <= {"--security-opt", "--blocking-threads"}, (page, used - options)

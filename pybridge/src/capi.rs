@@ -9,11 +9,19 @@
 //! * **I5** A `str` of kind 1 has one byte a character, `PyUnicode_GET_LENGTH` of them.
 //! * **I6** An open file object keeps its descriptor open until it is closed, which only code of the
 //!   application does, and none runs while the descriptor is borrowed.
+//! * **I7** The function may be called by any thread, attached or not.
 #![expect(unsafe_code, reason = "the one owner of unsafe code in this crate")]
 
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::PyString;
+
+/// Whether the calling thread holds the interpreter lock, or is attached where there is none.
+#[must_use]
+pub(crate) fn is_attached() -> bool {
+    // SAFETY: I7.
+    unsafe { ffi::PyGILState_Check() == 1 }
+}
 
 /// A `str` with one character per byte: what PEP 3333 calls a native string of bytes.
 ///

@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 
 use crate::command::print;
 use crate::import::{self, LoadError};
-use crate::{run, worker};
+use crate::{python_log, run, worker};
 
 /// Prints the report and returns the exit code that serving would give.
 ///
@@ -78,6 +78,9 @@ fn application(py: Python<'_>, config: &Config) -> PyResult<(Section, u8)> {
         return Ok((Section { title: "Application", rows }, 0));
     };
     worker::enter(py, config)?;
+    if let Err(reason) = python_log::configure(py, &config.log)? {
+        return Ok((Section { title: "Application", rows: vec![(String::new(), reason)] }, 1));
+    }
     let (text, code) = match import::load(py, spec) {
         Ok(loaded) => (format!("{} can be imported", loaded.name), 0),
         Err(LoadError::Ours(sentence)) => (sentence, 1),

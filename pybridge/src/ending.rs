@@ -37,7 +37,7 @@ pub(crate) fn end_after<T>(
         name_what_was_left(py, &serving, &left, &unanswered);
     }
     last();
-    run_exit_hooks(py, ended.drain.deadline.max(clock::now() + HOOKS_WAIT_MIN));
+    run_exit_hooks(py, &serving, ended.drain.deadline.max(clock::now() + HOOKS_WAIT_MIN));
     if let Some(access_log) = &serving.access_log {
         access_log.flush();
     }
@@ -94,12 +94,16 @@ fn stack_of(py: Python<'_>, thread: &Bound<'_, PyAny>) -> PyResult<String> {
     Ok(lines.concat())
 }
 
-/// What `Py_FinalizeEx` would run, without its end of the world: non-daemon threads are waited for,
+/// `on_worker_exit`, and what `Py_FinalizeEx` would run, without its end of the world: non-daemon threads are waited for,
 /// exit hooks run, logging and the standard streams are flushed. Python's own watchdog prints every
 /// stack and ends the process if one of them does not return in time.
-fn run_exit_hooks(py: Python<'_>, deadline: Instant) {
+fn run_exit_hooks(py: Python<'_>, serving: &Serving<'_>, deadline: Instant) {
     if let Err(error) = start_watchdog(py, deadline) {
         tracing::warn!(%error, "exit hooks run without a watchdog");
+    }
+    serving.hooks.exit();
+    if let Some(python_log) = &serving.python_log {
+        python_log.end(py, deadline - HOOKS_WAIT_MIN / 2);
     }
     for (module, function) in [("threading", "_shutdown"), ("atexit", "_run_exitfuncs")] {
         // What a hook raises is printed by Python; it does not keep the next one from running.

@@ -1,6 +1,6 @@
 //! Finds the application: the module, the attribute, and whether it can be served.
 
-use hoopsnake_server::config::AppSpec;
+use hoopsnake_server::config::{AppSpec, HookSpec};
 use pyo3::exceptions::{PyAttributeError, PyModuleNotFoundError};
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -45,6 +45,20 @@ pub(crate) fn load<'py>(py: Python<'py>, spec: &AppSpec) -> Result<Loaded<'py>, 
         if spec.factory { (found.call0()?, format!("{name}()")) } else { (found, name) };
     check(py, &callable, &name)?;
     Ok(Loaded { callable, name })
+}
+
+/// Imports and looks up a hook.
+///
+/// # Errors
+/// See [`LoadError`].
+pub(crate) fn hook<'py>(py: Python<'py>, spec: &HookSpec) -> Result<Bound<'py, PyAny>, LoadError> {
+    let module = import(py, &spec.module)?;
+    let found = look_up(&module, &spec.module, &spec.function)?;
+    if found.is_callable() {
+        return Ok(found);
+    }
+    let kind = found.get_type().name()?;
+    Err(LoadError::Ours(format!("{spec} is a {kind}: it cannot be called")))
 }
 
 /// Prints a traceback the way the interpreter would, without ending the process for `SystemExit`, and

@@ -29,7 +29,8 @@ pub(crate) fn serve(
     interpreter: &Interpreter,
 ) -> Result<u8, Fault> {
     change_directory(config)?;
-    log::set_role(if config.single_process { Role::Worker } else { Role::Supervisor });
+    let worker = Role::Worker { number: 1 };
+    log::set_role(if config.single_process { worker } else { Role::Supervisor });
     log::install(&config.log);
     refuse_threads(py, config)?;
     let identity = identity(py, config)?;

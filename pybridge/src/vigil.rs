@@ -8,6 +8,7 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
+use hoopsnake_server::access_log::AccessLog;
 use hoopsnake_server::clock;
 use hoopsnake_server::supervisor::Interrupts;
 use hoopsnake_server::supervisor::control::{ControlSocket, Received, ToSupervisor, ToWorker};
@@ -27,6 +28,7 @@ pub(crate) struct Vigil<'wait> {
     /// `None` without a supervisor, and when it is gone.
     control: Option<&'wait ControlSocket>,
     reactor: &'wait ReactorHandle,
+    access_log: Option<&'wait AccessLog>,
     /// Readable when a signal with a Python-level handler came.
     python_signals: Option<OwnedFd>,
     /// Where nobody says another.
@@ -75,11 +77,17 @@ impl<'wait> Vigil<'wait> {
             signals,
             control,
             reactor,
+            access_log: None,
             python_signals: None,
             grace,
             drain: None,
             interrupts: Interrupts::default(),
         }
+    }
+
+    /// The same with a log whose file is opened again when somebody asks for it.
+    pub(crate) fn reopening(self, access_log: Option<&'wait AccessLog>) -> Self {
+        Self { access_log, ..self }
     }
 
     /// Waits until the worker was told to stop and the reactor has ended, or cannot be waited for any
@@ -159,6 +167,9 @@ impl<'wait> Vigil<'wait> {
         if interrupts + self.signals.take(libc::SIGTERM) > 0 {
             self.begin(self.grace);
         }
+        if self.signals.take(libc::SIGUSR1) > 0 {
+            self.reopen_logs();
+        }
         interrupts > 0 && self.interrupts.is_second(clock::now())
     }
 
@@ -167,13 +178,19 @@ impl<'wait> Vigil<'wait> {
         match control.receive() {
             Received::Message(ToWorker::Drain { grace }) => self.begin(grace),
             Received::Message(ToWorker::Leave) => self.reactor.leave(),
-            Received::Message(ToWorker::ReopenLogs) => {}
+            Received::Message(ToWorker::ReopenLogs) => self.reopen_logs(),
             Received::Closed => {
                 self.control = None;
                 tracing::error!("the supervisor is gone; this worker drains and ends");
                 self.begin(self.grace);
             }
             Received::Nothing => {}
+        }
+    }
+
+    fn reopen_logs(&self) {
+        if let Some(access_log) = self.access_log {
+            access_log.reopen();
         }
     }
 

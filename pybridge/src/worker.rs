@@ -24,7 +24,9 @@ use hoopsnake_server::worker::{Plan, Running, start};
 use pyo3::exceptions::PyKeyboardInterrupt;
 use pyo3::prelude::*;
 
+use crate::hooks::Hooks;
 use crate::import::{self, LoadError, Loaded};
+use crate::python_log::{self, PythonLog};
 use crate::run::Identity;
 use crate::vigil::Vigil;
 use crate::wsgi::running::thread_name;
@@ -48,6 +50,8 @@ pub(crate) struct Serving<'py> {
     /// `threading.Thread` objects, in the order of their index.
     pub(crate) threads: Vec<Bound<'py, PyAny>>,
     pub(crate) access_log: Option<Arc<AccessLog>>,
+    pub(crate) python_log: Option<PythonLog>,
+    pub(crate) hooks: Hooks<'py>,
 }
 
 /// What a worker has of its supervisor until it is ready.
@@ -60,13 +64,13 @@ struct Forked {
 
 /// The body of a forked worker. Ends the process.
 pub(crate) fn run_forked(py: Python<'_>, site: &Site<'_>, seed: WorkerSeed) -> u8 {
-    log::set_role(Role::Worker);
+    log::set_role(Role::Worker { number: seed.number });
     // An import may take for ever, and nothing else would end this process then.
     if !tie(seed.parent) {
         return ending::exit_unready(py, 1);
     }
     // Before the import: a Ctrl-C meanwhile prints no traceback, and SIGTERM drains right after it.
-    let signals = watch_signals(py);
+    let signals = watch_signals(py, &[libc::SIGTERM, libc::SIGINT]);
     let machine = seed.machine.clone();
     let forked = Forked { parent: seed.parent, voice: seed.voice, cell: seed.cell };
     let serving = match prepare(py, site, seed.number, seed.listeners, &machine, Some(&forked)) {
@@ -82,8 +86,11 @@ pub(crate) fn run_forked(py: Python<'_>, site: &Site<'_>, seed: WorkerSeed) -> u
     let ready = ToSupervisor::Ready { app: serving.app_name.clone() };
     // A supervisor that is gone is seen by the wait, at once.
     let _ = seed.control.send(&ready);
+    serving.hooks.ready();
     let control = Some(&seed.control);
-    let ended = Vigil::new(&signals, control, &serving.running.reactor, site.config.grace).keep(py);
+    let ended = Vigil::new(&signals, control, &serving.running.reactor, site.config.grace)
+        .reopening(serving.access_log.as_deref())
+        .keep(py);
     ending::end(py, serving, ended)
 }
 
@@ -104,10 +111,16 @@ pub(crate) fn run_alone(
             return if code == EXIT_NOT_LOADED { 1 } else { code };
         }
     };
-    let signals = watch_signals(py);
-    tracing::info!(pid = std::process::id(), "worker 1 is ready");
-    supervisor::banner(site.config, site.interpreter, &machine, &serving.app_name, &listeners);
-    let ended = Vigil::new(&signals, None, &serving.running.reactor, site.config.grace).keep(py);
+    let signals = watch_signals(py, own_signals(py));
+    // What a supervisor would say, where it would say it.
+    log::natively(|| {
+        tracing::info!(pid = std::process::id(), "worker 1 is ready");
+        supervisor::banner(site.config, site.interpreter, &machine, &serving.app_name, &listeners);
+    });
+    serving.hooks.ready();
+    let ended = Vigil::new(&signals, None, &serving.running.reactor, site.config.grace)
+        .reopening(serving.access_log.as_deref())
+        .keep(py);
     ending::end_after(py, serving, ended, || clean_up(listeners, pid_file))
 }
 
@@ -118,8 +131,20 @@ fn clean_up(mut listeners: Listeners, pid_file: Option<PidFile>) {
     }
 }
 
-fn watch_signals(py: Python<'_>) -> SignalWatch {
-    match SignalWatch::install(&[libc::SIGTERM, libc::SIGINT]) {
+/// What is ours to handle where there is no supervisor. SIGUSR1 reopens logs, unless the application
+/// has taken it.
+fn own_signals(py: Python<'_>) -> &'static [libc::c_int] {
+    let is_free = || -> PyResult<bool> {
+        let signal = py.import("signal")?;
+        let handler = signal.call_method1("getsignal", (libc::SIGUSR1,))?;
+        handler.eq(signal.getattr("SIG_DFL")?)
+    };
+    let all = &[libc::SIGTERM, libc::SIGINT, libc::SIGUSR1];
+    if is_free().unwrap_or(false) { all } else { &all[..2] }
+}
+
+fn watch_signals(py: Python<'_>, numbers: &[libc::c_int]) -> SignalWatch {
+    match SignalWatch::install(numbers) {
         Ok(watch) => watch,
         Err(error) => {
             tracing::error!(%error, "signals cannot be handled");
@@ -153,9 +178,21 @@ fn prepare<'py>(
         return Err(EXIT_NOT_LOADED_SILENT);
     }
     enter(py, config).map_err(|error| failed("--app-dir or --env-file", &error))?;
-    let loaded = load(py, config, voice)?;
+    python_log::configure(py, &config.log)
+        .map_err(|error| error.to_string())
+        .and_then(|configured| configured)
+        .map_err(|reason| failed("the worker cannot start", &reason))?;
+    let may_speak = || voice.is_none_or(Voice::take);
+    let mut hooks = Hooks::start(py, config, number)
+        .map_err(|error| not_loaded(py, "on_worker_start", "called", error, may_speak))?;
+    let loaded = load(py, config, may_speak)?;
+    hooks
+        .find_others(config)
+        .map_err(|error| not_loaded(py, "a hook", "imported", error, may_speak))?;
     // From here on there are threads in this process, and it does not fork any more.
     log::start_writer(config.log.overflow).map_err(|error| failed("the log", &error))?;
+    let python_log =
+        PythonLog::start(py, &config.log).map_err(|error| failed("the log", &error))?;
     if number == 1
         && let Some(error) = machine::spool_problem(&config.spool_dir)
     {
@@ -165,12 +202,16 @@ fn prepare<'py>(
             config.spool_dir.display()
         );
     }
-    let access_log = AccessLog::open(&config.log)
+    let access_log = python_log::open_access_log(py, &config.log, number, python_log.as_ref())
         .map_err(|error| failed(&format!("{} cannot be opened", config.log.access), &error))?
         .map(Arc::new);
+    let app_name = loaded.name;
+    let sink = access_log.clone().map(|log| log as Arc<dyn AccessSink>);
     let cell = forked.and_then(|forked| forked.cell.clone());
-    serve(py, site, loaded, listeners, machine, access_log, cell)
-        .map_err(|error| failed("the worker cannot start", &error))
+    let (application, running, threads) =
+        serve(py, site, loaded.callable, listeners, machine, sink, cell)
+            .map_err(|error| failed("the worker cannot start", &error))?;
+    Ok(Serving { app_name, application, running, threads, access_log, python_log, hooks })
 }
 
 /// False: the supervisor is gone, and nobody waits for this worker.
@@ -218,36 +259,50 @@ fn put_first(py: Python<'_>, directory: &Path) -> PyResult<()> {
     Ok(())
 }
 
-fn load<'py>(py: Python<'py>, config: &Config, voice: Option<&Voice>) -> Result<Loaded<'py>, u8> {
+fn load<'py>(
+    py: Python<'py>,
+    config: &Config,
+    may_speak: impl FnOnce() -> bool,
+) -> Result<Loaded<'py>, u8> {
     // `Config` demands an application of everything that serves.
     let Some(spec) = &config.app else { return Err(EXIT_NOT_LOADED) };
-    import::load(py, spec).map_err(|error| {
-        if voice.is_some_and(|voice| !voice.take()) {
-            return EXIT_NOT_LOADED_SILENT;
+    import::load(py, spec)
+        .map_err(|error| not_loaded(py, &spec.module, "imported", error, may_speak))
+}
+
+/// Says why the application, or a hook, cannot be had; the exit code. `what` was `done`.
+fn not_loaded(
+    py: Python<'_>,
+    what: &str,
+    done: &str,
+    error: LoadError,
+    may_speak: impl FnOnce() -> bool,
+) -> u8 {
+    if !may_speak() {
+        return EXIT_NOT_LOADED_SILENT;
+    }
+    match error {
+        LoadError::Ours(sentence) => tracing::error!("{sentence}"),
+        LoadError::Theirs(error) if error.is_instance_of::<PyKeyboardInterrupt>(py) => {
+            tracing::error!("interrupted while {what} was {done}");
         }
-        match error {
-            LoadError::Ours(sentence) => tracing::error!("{sentence}"),
-            LoadError::Theirs(error) if error.is_instance_of::<PyKeyboardInterrupt>(py) => {
-                tracing::error!("interrupted while {} was imported", spec.module);
-            }
-            LoadError::Theirs(error) => {
-                import::print_traceback(py, &error);
-                tracing::error!("{} cannot be imported: {error}", spec.module);
-            }
+        LoadError::Theirs(error) => {
+            import::print_traceback(py, &error);
+            tracing::error!("{what} cannot be {done}: {error}");
         }
-        EXIT_NOT_LOADED
-    })
+    }
+    EXIT_NOT_LOADED
 }
 
 fn serve<'py>(
     py: Python<'py>,
     site: &Site<'_>,
-    loaded: Loaded<'py>,
+    callable: Bound<'py, PyAny>,
     listeners: Sockets,
     machine: &Machine,
-    access_log: Option<Arc<AccessLog>>,
+    access_log: Option<Arc<dyn AccessSink>>,
     cell: Option<WorkerCell>,
-) -> PyResult<Serving<'py>> {
+) -> PyResult<(Arc<Application>, Running, Vec<Bound<'py, PyAny>>)> {
     let Site { config, interpreter, .. } = *site;
     let options = WsgiOptions {
         multithread: config.thread_count > 1,
@@ -258,11 +313,10 @@ fn serve<'py>(
         timed: access_log.is_some(),
         expires: config.request_timeout.is_some(),
     };
-    let application = Application::new(py, loaded.callable, options)?;
-    let sink = access_log.clone().map(|log| log as Arc<dyn AccessSink>);
+    let application = Application::new(py, callable, options)?;
     let plan = Plan {
         listeners,
-        settings: config.settings(machine.io, machine.connections_max, sink),
+        settings: config.settings(machine.io, machine.connections_max, access_log),
         thread_count: config.thread_count,
         garbage: application.garbage_counter(),
         cell,
@@ -279,7 +333,7 @@ fn serve<'py>(
         );
         threads.push(start_thread(py, index, body)?);
     }
-    Ok(Serving { app_name: loaded.name, application, running, threads, access_log })
+    Ok((application, running, threads))
 }
 
 /// What the reactor is to see of the threads, as far as an option asks for it.

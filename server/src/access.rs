@@ -18,6 +18,10 @@ pub struct AccessEntry<'exchange> {
     pub queue: Option<Duration>,
     /// Inside the application, where it was called.
     pub run: Option<Duration>,
+    /// From the first byte handed to the kernel to the last byte taken by it, where there was one.
+    pub write: Option<Duration>,
+    /// The response's first bytes, head first; empty unless the sink wants them.
+    pub response: &'exchange [u8],
     /// The connection broke before the response was complete.
     pub aborted: bool,
 }
@@ -29,4 +33,9 @@ pub trait AccessSink: Debug + Send + Sync {
 
     /// Called ten times a second: says on the server's log what has been lost.
     fn tick(&self);
+
+    /// Whether entries need [`AccessEntry::response`], which is then kept until the response's end.
+    fn wants_response(&self) -> bool {
+        false
+    }
 }

@@ -113,6 +113,10 @@ pub fn unchecked(config: &Config) -> Section {
             "user and group: they exist, and everything above was done without becoming them";
         rows.push((String::new(), text.to_owned()));
     }
+    let hooks = &config.hooks;
+    if hooks.start.is_some() || hooks.ready.is_some() || hooks.exit.is_some() {
+        rows.push((String::new(), "hooks: none was looked up or called".to_owned()));
+    }
     Section { title: "Not checked", rows }
 }
 

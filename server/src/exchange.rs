@@ -268,10 +268,11 @@ pub struct Exchange {
     signalled: AtomicBool,
     /// With `--request-timeout`: `WAITING`, `BEGUN` or `EXPIRED`.
     stage: AtomicU32,
-    /// Microseconds since `received`: dispatched, started, ended.
+    /// Microseconds since `received`: dispatched, started, ended, first bytes sent.
     dispatched_us: AtomicU32,
     started_us: AtomicU32,
     ended_us: AtomicU32,
+    sent_us: AtomicU32,
     outbox: Mutex<Outbox>,
     refunded: Condvar,
     completions: Arc<Completions>,
@@ -303,6 +304,7 @@ impl Exchange {
             dispatched_us: AtomicU32::new(UNMARKED),
             started_us: AtomicU32::new(UNMARKED),
             ended_us: AtomicU32::new(UNMARKED),
+            sent_us: AtomicU32::new(UNMARKED),
             outbox: Mutex::new(Outbox::default()),
             refunded: Condvar::new(),
             completions,
@@ -473,25 +475,46 @@ impl Exchange {
         self.ended_us.store(self.microseconds(clock::now()), Ordering::Relaxed);
     }
 
+    /// Reactor: bytes of the response go to the kernel; the first of them count.
+    pub fn mark_sent(&self, now: Instant) {
+        if self.sent_us.load(Ordering::Relaxed) == UNMARKED {
+            self.sent_us.store(self.microseconds(now), Ordering::Relaxed);
+        }
+    }
+
     fn microseconds(&self, now: Instant) -> u32 {
         let elapsed = now.saturating_duration_since(self.received).as_micros();
         u32::try_from(elapsed).unwrap_or(UNMARKED - 1).min(UNMARKED - 1)
     }
 
-    /// Time between dispatch and the call of the application, and time inside it, where both ends
-    /// were marked.
+    /// What was marked, for the access log.
     #[must_use]
-    pub fn durations(&self) -> (Option<Duration>, Option<Duration>) {
+    pub fn durations(&self) -> Durations {
         let mark = |word: &AtomicU32| {
             let value = word.load(Ordering::Relaxed);
             (value != UNMARKED).then(|| Duration::from_micros(u64::from(value)))
         };
         let started = mark(&self.started_us);
-        let queue =
-            started.zip(mark(&self.dispatched_us)).map(|(end, from)| end.saturating_sub(from));
-        let run = mark(&self.ended_us).zip(started).map(|(end, from)| end.saturating_sub(from));
-        (queue, run)
+        let between = |from: Option<Duration>, end: Option<Duration>| {
+            end.zip(from).map(|(end, from)| end.saturating_sub(from))
+        };
+        Durations {
+            queue: between(mark(&self.dispatched_us), started),
+            run: between(started, mark(&self.ended_us)),
+            until_sent: mark(&self.sent_us),
+        }
     }
+}
+
+/// How long the parts of an exchange took, where both their ends were marked.
+#[derive(Clone, Copy, Debug)]
+pub struct Durations {
+    /// From dispatch to the call of the application.
+    pub queue: Option<Duration>,
+    /// Inside the application.
+    pub run: Option<Duration>,
+    /// From the complete head of the request to the first bytes of the response.
+    pub until_sent: Option<Duration>,
 }
 
 /// What the reactor puts on a lane's ring.

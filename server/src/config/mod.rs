@@ -17,6 +17,7 @@ pub use reference::reference;
 pub use value::{AppSpec, BOUNDS, Bind, Bound, HookSpec, in_units};
 
 use crate::access::AccessSink;
+use crate::access_log::Format;
 use crate::error::Fault;
 use crate::http::connection::HttpLimits;
 use crate::reactor::{IoKind, Settings};
@@ -43,12 +44,14 @@ pub enum LogFormat {
 }
 
 /// How the access log is written.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Debug, Eq, PartialEq)]
 pub enum AccessFormat {
     /// Apache's combined format and durations behind it.
     Combined,
     /// One object a line.
     Json,
+    /// The operator's own.
+    Custom(Format),
 }
 
 /// Where the access log goes.
@@ -60,6 +63,8 @@ pub enum AccessTarget {
     Stdout,
     /// Appended to a file.
     File(PathBuf),
+    /// Python's logger `hoopsnake.access`: `--log-config` and nothing said of `--access-log`.
+    Logger,
 }
 
 impl std::fmt::Display for AccessTarget {
@@ -68,6 +73,7 @@ impl std::fmt::Display for AccessTarget {
             Self::Off => formatter.write_str("access-log off"),
             Self::Stdout => formatter.write_str("access-log on stdout"),
             Self::File(path) => write!(formatter, "access-log {}", path.display()),
+            Self::Logger => formatter.write_str("access-log to the logger hoopsnake.access"),
         }
     }
 }
@@ -94,6 +100,8 @@ pub struct LogConfig {
     pub access_format: AccessFormat,
     /// What a full queue means.
     pub overflow: LogOverflow,
+    /// For Python's `logging`, which then gets the workers' lines.
+    pub python: Option<PathBuf>,
 }
 
 /// What the interpreter is, as far as defaults depend on it.
@@ -449,26 +457,35 @@ impl Reader<'_> {
         ];
         const FORMATS: [(&str, LogFormat); 2] =
             [("text", LogFormat::Text), ("json", LogFormat::Json)];
-        const ACCESS_FORMATS: [(&str, AccessFormat); 2] =
-            [("combined", AccessFormat::Combined), ("json", AccessFormat::Json)];
         const OVERFLOWS: [(&str, LogOverflow); 2] =
             [("drop", LogOverflow::Drop), ("block", LogOverflow::Block)];
         let raw = &self.typed.raw;
+        let python = raw.log_config.as_ref().map(PathBuf::from);
         Ok(LogConfig {
             level: self.read("log-level", &raw.log_level, |text| value::choice(&LEVELS, text))?,
             format: self
                 .read("log-format", &raw.log_format, |text| value::choice(&FORMATS, text))?,
             access: match raw.access_log.as_str() {
+                "off" if python.is_some() && self.typed.origin("access-log") == Origin::Default => {
+                    AccessTarget::Logger
+                }
                 "off" => AccessTarget::Off,
                 "-" => AccessTarget::Stdout,
                 path => AccessTarget::File(PathBuf::from(path)),
             },
-            access_format: self.read("access-log-format", &raw.access_log_format, |text| {
-                value::choice(&ACCESS_FORMATS, text)
-            })?,
+            access_format: self.read("access-log-format", &raw.access_log_format, access_format)?,
             overflow: self
                 .read("log-overflow", &raw.log_overflow, |text| value::choice(&OVERFLOWS, text))?,
+            python,
         })
+    }
+}
+
+fn access_format(text: &str) -> Result<AccessFormat, String> {
+    match text {
+        "combined" => Ok(AccessFormat::Combined),
+        "json" => Ok(AccessFormat::Json),
+        format => Format::parse(format).map(AccessFormat::Custom),
     }
 }
 

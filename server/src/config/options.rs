@@ -389,7 +389,7 @@ pub struct RawConfig {
     )]
     pub log_format: String,
 
-    /// One line per response: a file, `-` for stdout, or `off`
+    /// One line per response: a file, which SIGUSR1 opens again, `-` for stdout, or `off`
     #[arg(
         long,
         env = "HOOPSNAKE_ACCESS_LOG",
@@ -399,7 +399,7 @@ pub struct RawConfig {
     )]
     pub access_log: String,
 
-    /// combined or json
+    /// combined, json, or a format with gunicorn's atoms, such as '%(h)s %(r)s %(s)s'
     #[arg(
         long,
         env = "HOOPSNAKE_ACCESS_LOG_FORMAT",
@@ -408,6 +408,12 @@ pub struct RawConfig {
         help_heading = "Logs"
     )]
     pub access_log_format: String,
+
+    /// File for Python's `logging`: JSON (or YAML, where PyYAML is installed) for dictConfig, anything
+    /// else for fileConfig. The workers' own lines then go to the logger `hoopsnake`, and those of
+    /// responses to `hoopsnake.access`, unless --access-log is given
+    #[arg(long, env = "HOOPSNAKE_LOG_CONFIG", value_name = "FILE", help_heading = "Logs")]
+    pub log_config: Option<String>,
 
     /// When nobody reads the logs: `drop` lines and count them, or `block` the server
     #[arg(

@@ -180,6 +180,16 @@ pub struct AppSpec {
     pub factory: bool,
 }
 
+impl std::fmt::Display for AppSpec {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str(&self.module)?;
+        if let Some(attribute) = &self.attribute {
+            write!(formatter, ":{attribute}")?;
+        }
+        formatter.write_str(if self.factory { "()" } else { "" })
+    }
+}
+
 /// `MODULE[:ATTR[()]]`.
 pub(super) fn app(text: &str) -> Result<AppSpec, String> {
     const EXPECTED: &str = "MODULE, MODULE:ATTR or MODULE:FACTORY()";
@@ -214,6 +224,12 @@ pub struct HookSpec {
     pub module: String,
     /// The attribute, dotted.
     pub function: String,
+}
+
+impl std::fmt::Display for HookSpec {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(formatter, "{}:{}", self.module, self.function)
+    }
 }
 
 /// `MODULE:FUNCTION`.
@@ -346,6 +362,9 @@ mod tests {
         assert_eq!(app("site"), spec("site", None, false));
         assert_eq!(app("a.b:c.d"), spec("a.b", Some("c.d"), false));
         assert_eq!(app("größe:make()"), spec("größe", Some("make"), true));
+        for text in ["site", "a.b:c.d", "größe:make()"] {
+            assert_eq!(app(text).unwrap().to_string(), text);
+        }
         for wrong in ["", ":app", "a:", "a..b", "a:b()()", "1a", "a/b", "a.py", "a:b c", "a:()"] {
             assert!(app(wrong).is_err(), "{wrong}");
         }

@@ -179,6 +179,8 @@ pub(crate) struct Session {
     pub(crate) paused: bool,
     pub(crate) watch: Watch,
     pub(crate) timer: Timer,
+    /// The first bytes of the response that is being sent, for an access log that wants them.
+    pub(crate) response: Bytes,
     /// What the peer had acknowledged when the send deadline was last set. **Unit**: bytes.
     pub(crate) acknowledged: u64,
 }
@@ -200,6 +202,7 @@ impl Session {
             paused: false,
             watch: Watch::Nothing,
             timer: Timer::default(),
+            response: Bytes::new(),
             acknowledged: 0,
         }
     }

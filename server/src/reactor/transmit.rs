@@ -11,7 +11,7 @@ use super::session::{Answer, FilePiece, Piece, Sending, State, Watch};
 use super::timers::Wheel;
 use super::token::Token;
 use crate::access::AccessEntry;
-use crate::exchange::{End, Output};
+use crate::exchange::{Durations, End, Output};
 use crate::limits;
 use crate::sync::Arc;
 use crate::sys::file::is_cached;
@@ -75,6 +75,9 @@ impl<I: Io> Reactor<I> {
                 }
                 return;
             };
+            if self.settings.access_log.is_some() {
+                self.note_beginning(token, &output);
+            }
             match output {
                 Output::Data { head, body, end } => self.send_data(token, head, body, end),
                 Output::File { head, file, offset, length, end } => {
@@ -86,6 +89,22 @@ impl<I: Io> Reactor<I> {
                 // The body was complete or given up before the answer: nothing to settle.
                 Output::Spooled(_) | Output::Warmed => {}
             }
+        }
+    }
+
+    /// For the access log: when the response began to leave, and how, if it wants to know.
+    fn note_beginning(&mut self, token: Token, output: &Output) {
+        let (Output::Data { head, .. } | Output::File { head, .. }) = output else { return };
+        let now = self.now;
+        let wants_response =
+            self.settings.access_log.as_ref().is_some_and(|sink| sink.wants_response());
+        let Some(session) = self.slots.of(token) else { return };
+        if let Some(exchange) = session.exchange() {
+            exchange.mark_sent(now);
+        }
+        if wants_response && session.response.is_empty() {
+            // One more reference; the bytes live until the entry is made.
+            session.response = head.clone();
         }
     }
 
@@ -308,10 +327,13 @@ impl<I: Io> Reactor<I> {
         let Some(sink) = self.settings.access_log.clone() else { return };
         let now = self.now;
         let Some(session) = self.slots.of(token) else { return };
+        let response = std::mem::take(&mut session.response);
         if let Some(exchange) = session.exchange() {
-            let (queue, run) = exchange.durations();
+            let Durations { queue, run, until_sent } = exchange.durations();
             let total = now.saturating_duration_since(exchange.received);
-            sink.record(AccessEntry { exchange, end, total, queue, run, aborted });
+            let write = until_sent.map(|until_sent| total.saturating_sub(until_sent));
+            let response = &response[..];
+            sink.record(AccessEntry { exchange, end, total, queue, run, write, response, aborted });
         }
     }
 
