@@ -1,0 +1,128 @@
+"""What happened, and whether the run itself caused it.
+
+| a loss is excused as | when |
+|---|---|
+| `killed` | the connection was open in the process that got SIGKILL, at that moment; once |
+| `drained` | it was closed, or its next request found it closing, after it had been idle for `--drain-idle` since a restart, or for `--keep-alive` |
+
+A wrong answer, a timeout and a refused connection are never excused.
+"""
+
+from __future__ import annotations
+
+import collections
+import time
+from dataclasses import dataclass, field
+
+LOSSES = ("silent", "reset", "eof", "idle eof", "idle reset")
+# A worker drains when its successor is ready; the clocks of both sides are one.
+EARLY_SECONDS = 0.3
+# What a kill needs to reach the client's socket.
+LATE_SECONDS = 1.0
+SHOWN_MAX = 200
+
+
+@dataclass
+class Kill:
+    """A SIGKILL, and the client's ends of the connections that its process had."""
+
+    moment: float
+    pid: int
+    peers: set[tuple[str, int]]
+    in_flight: int
+    caused: int = 0
+
+
+@dataclass
+class Failure:
+    """One thing that went wrong. **Units**: `time.monotonic` seconds; `idle`: seconds."""
+
+    moment: float
+    kind: str
+    request: str
+    detail: str = ""
+    peer: tuple[str, int] = ("", 0)
+    pid: int | None = None
+    opened: float = 0.0
+    idle: float = 0.0
+    used: bool = False
+    """Whether the connection had given an answer before."""
+
+
+@dataclass
+class Ledger:
+    """Everything that was counted."""
+
+    keep_alive: float = 75.0
+    drain_idle: float = 5.0
+    began: float = field(default_factory=time.monotonic)
+    requests: collections.Counter[str] = field(default_factory=collections.Counter)
+    bytes_checked: int = 0
+    connections: int = 0
+    kills: list[Kill] = field(default_factory=list)
+    restarts: list[float] = field(default_factory=list)
+    excused: collections.Counter[str] = field(default_factory=collections.Counter)
+    unexpected: collections.Counter[str] = field(default_factory=collections.Counter)
+    errors: list[dict[str, object]] = field(default_factory=list)
+
+    def passed(self, request: str, answers: int = 1) -> None:
+        self.requests[request] += answers
+
+    def failed(self, failure: Failure) -> None:
+        """Judges and books it."""
+        cause = self.cause(failure)
+        if cause:
+            self.excused[f"{cause}: {failure.kind}"] += 1
+            return
+        self.wrong(
+            failure.kind,
+            f"{failure.request}: {failure.detail}",
+            failure.moment,
+            pid=failure.pid,
+            peer=":".join(map(str, failure.peer)),
+            age=round(failure.moment - failure.opened, 3) if failure.opened else None,
+            idle=round(failure.idle, 3),
+            reused=failure.used,
+        )
+
+    def wrong(self, kind: str, detail: str, moment: float | None = None, **more: object) -> None:
+        """An error that nothing excuses."""
+        self.unexpected[kind] += 1
+        if len(self.errors) < SHOWN_MAX:
+            seconds = round((moment or time.monotonic()) - self.began, 3)
+            self.errors.append({"seconds": seconds, "kind": kind, "detail": detail, **more})
+
+    def cause(self, failure: Failure) -> str | None:
+        """What of the run's own deeds explains it: `killed`, `drained` or None."""
+        if failure.kind == "closes":
+            return "drained" if self._restart_since(failure.opened, failure.moment) else None
+        if failure.kind not in LOSSES:
+            return None
+        for kill in self.kills:
+            if self._explains(kill, failure):
+                kill.peers.discard(failure.peer)
+                kill.caused += 1
+                return "killed"
+        if failure.kind == "idle eof" or (failure.kind == "silent" and failure.used):
+            return self._drained(failure)
+        return None
+
+    def _explains(self, kill: Kill, failure: Failure) -> bool:
+        return (
+            failure.peer in kill.peers
+            and failure.opened <= kill.moment <= failure.moment + LATE_SECONDS
+            and failure.pid in (None, kill.pid)
+        )
+
+    def _drained(self, failure: Failure) -> str | None:
+        if failure.idle >= self.keep_alive - EARLY_SECONDS:
+            return "drained"
+        restart = self._restart_since(failure.opened, failure.moment)
+        if restart is None or failure.idle < self.drain_idle - EARLY_SECONDS:
+            return None
+        waited = failure.moment - restart
+        return "drained" if waited >= self.drain_idle - EARLY_SECONDS else None
+
+    def _restart_since(self, opened: float, moment: float) -> float | None:
+        """The first restart that found the connection open."""
+        return next((at for at in self.restarts if opened <= at <= moment), None)
