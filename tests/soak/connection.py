@@ -69,12 +69,14 @@ class Connection:
     async def open(self, port: int) -> Connection:
         self.socket.bind((next(SOURCES), 0))
         self.peer = self.socket.getsockname()
+        # Before it is connected: a process may accept it, and be killed, before this loop hears.
+        self.opened = time.monotonic()
         try:
             await self.loop.sock_connect(self.socket, ("127.0.0.1", port))
         except OSError as error:
             self.socket.close()
             raise Lost("refused", repr(error)) from error
-        self.opened = self.used = time.monotonic()
+        self.used = time.monotonic()
         return self
 
     def begin(self) -> None:
@@ -97,7 +99,7 @@ class Connection:
         """All of it. A peer that closed is found by the read that follows."""
         try:
             await self.loop.sock_sendall(self.socket, data)
-        except (ConnectionResetError, BrokenPipeError):
+        except OSError:
             if not self.received and self.ended_idle() in ("bytes", "eof"):
                 return
             raise self._lost("reset", "while sending") from None
@@ -153,6 +155,8 @@ class Connection:
         if coding is not None:
             return await self._chunks()
         if length is not None:
+            if not length.isdigit():
+                raise Wrong("framing", f"length {length!r}")
             return await self.exactly(int(length))
         if not head.closes:
             raise Wrong("framing", "neither a length nor chunks nor the end of the connection")
@@ -213,8 +217,8 @@ class Connection:
     async def _more(self) -> None:
         try:
             data = await self.loop.sock_recv(self.socket, RECEIVE_BYTES)
-        except ConnectionResetError:
-            raise self._lost("reset", "while receiving") from None
+        except OSError as error:
+            raise self._lost("reset", f"while receiving: {error!r}") from None
         if not data:
             raise self._lost("eof", f"after {bytes(self.buffer[-100:])!r}")
         self.received = True

@@ -366,7 +366,7 @@ async def forking(actor: Actor) -> None:
 
 
 async def slow_reader(actor: Actor) -> None:
-    size = actor.random.choice((500_000, 2_000_003))
+    size = actor.random.choice((200_003, 700_001))
     at = actor.random.randrange(PERIOD)
     path = actor.random.choice((f"/data?at={at}&size={size}", f"/stream?at={at}&size={size}&step=9999"))
     connection = await actor.fresh(receive_buffer=4096)

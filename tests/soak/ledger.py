@@ -3,7 +3,8 @@
 | a loss is excused as | when |
 |---|---|
 | `killed` | the connection was open in the process that got SIGKILL, at that moment; once |
-| `drained` | it was closed, or its next request found it closing, after it had been idle for `--drain-idle` since a restart, or for `--keep-alive` |
+| `drained` | a restart replaces its process, and it was told so, or it had been idle for `--drain-idle` since |
+| `rested` | it had been idle for `--keep-alive` |
 
 A wrong answer, a timeout and a refused connection are never excused.
 """
@@ -34,6 +35,14 @@ class Kill:
 
 
 @dataclass
+class Restart:
+    """A HUP, and the processes that it replaces."""
+
+    moment: float
+    pids: set[int]
+
+
+@dataclass
 class Failure:
     """One thing that went wrong. **Units**: `time.monotonic` seconds; `idle`: seconds."""
 
@@ -60,7 +69,7 @@ class Ledger:
     bytes_checked: int = 0
     connections: int = 0
     kills: list[Kill] = field(default_factory=list)
-    restarts: list[float] = field(default_factory=list)
+    restarts: list[Restart] = field(default_factory=list)
     excused: collections.Counter[str] = field(default_factory=collections.Counter)
     unexpected: collections.Counter[str] = field(default_factory=collections.Counter)
     errors: list[dict[str, object]] = field(default_factory=list)
@@ -93,36 +102,44 @@ class Ledger:
             self.errors.append({"seconds": seconds, "kind": kind, "detail": detail, **more})
 
     def cause(self, failure: Failure) -> str | None:
-        """What of the run's own deeds explains it: `killed`, `drained` or None."""
+        """What of the run's own deeds explains it, or None."""
         if failure.kind == "closes":
-            return "drained" if self._restart_since(failure.opened, failure.moment) else None
+            return "drained" if self._restart_of(failure) else None
         if failure.kind not in LOSSES:
             return None
         for kill in self.kills:
-            if self._explains(kill, failure):
+            if _explains(kill, failure):
                 kill.peers.discard(failure.peer)
                 kill.caused += 1
                 return "killed"
         if failure.kind == "idle eof" or (failure.kind == "silent" and failure.used):
-            return self._drained(failure)
+            return self._rested(failure)
         return None
 
-    def _explains(self, kill: Kill, failure: Failure) -> bool:
-        return (
-            failure.peer in kill.peers
-            and failure.opened <= kill.moment <= failure.moment + LATE_SECONDS
-            and failure.pid in (None, kill.pid)
+    def _rested(self, failure: Failure) -> str | None:
+        if failure.idle >= self.keep_alive - EARLY_SECONDS:
+            return "rested"
+        restart = self._restart_of(failure)
+        promised = self.drain_idle - EARLY_SECONDS
+        if restart is None or failure.idle < promised:
+            return None
+        return "drained" if failure.moment - restart.moment >= promised else None
+
+    def _restart_of(self, failure: Failure) -> Restart | None:
+        """The one that replaced its process."""
+        return next(
+            (
+                restart
+                for restart in self.restarts
+                if failure.pid in restart.pids and restart.moment <= failure.moment
+            ),
+            None,
         )
 
-    def _drained(self, failure: Failure) -> str | None:
-        if failure.idle >= self.keep_alive - EARLY_SECONDS:
-            return "drained"
-        restart = self._restart_since(failure.opened, failure.moment)
-        if restart is None or failure.idle < self.drain_idle - EARLY_SECONDS:
-            return None
-        waited = failure.moment - restart
-        return "drained" if waited >= self.drain_idle - EARLY_SECONDS else None
 
-    def _restart_since(self, opened: float, moment: float) -> float | None:
-        """The first restart that found the connection open."""
-        return next((at for at in self.restarts if opened <= at <= moment), None)
+def _explains(kill: Kill, failure: Failure) -> bool:
+    return (
+        failure.peer in kill.peers
+        and failure.opened <= kill.moment <= failure.moment + LATE_SECONDS
+        and failure.pid in (None, kill.pid)
+    )

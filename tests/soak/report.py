@@ -122,7 +122,9 @@ def write_json(path: Path, outcome: Outcome) -> None:
         "unexpected": dict(ledger.unexpected),
         "errors": ledger.errors,
         "kills": kills(outcome),
-        "restarts": [round(moment - ledger.began, 1) for moment in ledger.restarts],
+        "restarts": [
+            round(restart.moment - ledger.began, 1) for restart in ledger.restarts
+        ],
         "levels": levels(outcome),
         "rss": slopes(outcome.watch.samples),
         "log": outcome.log_lines,

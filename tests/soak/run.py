@@ -25,8 +25,8 @@ from harness import Server, process_is_alive, wait_until
 
 from . import content
 from .kinds import FAST, RUDE, SLOW, Actor
-from .ledger import Kill, Ledger
-from .watch import Sizes, Watch, connections, counts, cpu_seconds, peers_of, sizes, sort_log
+from .ledger import Kill, Ledger, Restart
+from .watch import Sizes, Watch, connections, counts, cpu_seconds, peers_of, sizes, slope, sort_log
 
 HERE = Path(__file__).parent
 
@@ -53,8 +53,8 @@ class Plan:
     workers: int = 2
     hup: float = 60.0
     kill: float = 120.0
-    fast: int = 16
-    slow: int = 12
+    fast: int = 32
+    slow: int = 16
     rude: int = 4
     drain_idle: float = 5.0
     server_flags: tuple[str, ...] = ()
@@ -104,7 +104,7 @@ class Run:
         flags = ["--drain-idle", str(plan.drain_idle), "--grace", "30", "--threads", "8"]
         self.server = Server(
             "application:app",
-            *map(str, flags),
+            *flags,
             *plan.server_flags,
             app_dir=HERE,
             workers=plan.workers,
@@ -188,9 +188,10 @@ class Run:
     async def restart(self, every: float, deadline: float) -> None:
         """HUP, and every worker must be another one after a while."""
         while await self.pause(every, deadline):
+            await self.complete()
             old = set(self.server.worker_pids())
             moment = time.monotonic()
-            self.ledger.restarts.append(moment)
+            self.ledger.restarts.append(Restart(moment, old))
             self.server.process.send_signal(signal.SIGHUP)
             while old & set(self.server.worker_pids()):
                 if time.monotonic() > moment + RESTART_SECONDS_MAX:
@@ -201,9 +202,17 @@ class Run:
                     break
                 await asyncio.sleep(0.2)
 
+    async def complete(self) -> None:
+        """Waits until a killed worker is replaced: it counts among those that a HUP replaces."""
+        deadline = time.monotonic() + RESTART_SECONDS_MAX
+        while len(self.server.worker_pids()) < self.plan.workers:
+            if time.monotonic() > deadline:
+                self.ledger.wrong("workers", f"{self.server.worker_pids()} live, too few")
+                return
+            await asyncio.sleep(0.05)
+
     async def kill(self, every: float, deadline: float) -> None:
         """SIGKILL to one worker, whatever it is doing."""
-        # Between the restarts at first; then wherever chance puts it.
         while await self.pause(every, deadline):
             pids = self.server.worker_pids()
             if not pids:
@@ -338,8 +347,6 @@ def compare_levels(first: list[Level], last: list[Level]) -> list[str]:
 
 def steady_growth(watch: Watch) -> list[str]:
     """Processes that grew over the second half of the phase in which nothing was restarted."""
-    from .watch import slope
-
     steady = [sample for sample in watch.samples if sample.phase == "steady"]
     problems = []
     for pid in sorted({sample.pid for sample in steady}):
