@@ -15,6 +15,7 @@ from soak.watch import Sample, Sizes, slope, sort_log
 
 HERE, THERE = ("127.0.0.1", 40_000), ("127.0.0.1", 40_001)
 KILLED, OTHER = 100, 200
+CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 
 
 def ledger() -> Ledger:
@@ -145,8 +146,8 @@ def test_the_content_is_periodic():
         (b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhell", "eof"),
         (b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nContent-Length: 5\r\n\r\nhello", "framing"),
         (b"HTTP/1.1 200 OK\r\n\r\nhello", "framing"),
-        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhelloX\r\n0\r\n\r\n", "framing"),
-        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n", "eof"),
+        (CHUNKED + b"5\r\nhelloX\r\n0\r\n\r\n", "framing"),
+        (CHUNKED + b"5\r\nhello\r\n", "eof"),
         (b"200 OK\r\n\r\n", "framing"),
         (b"", "silent"),
     ],

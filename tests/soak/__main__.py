@@ -46,6 +46,7 @@ def main() -> int:
         slow=options.slow,
         rude=options.rude,
         server_flags=tuple(options.flags),
+        progress=True,
         environment={"SOAK_IMPORT_SECONDS": str(options.import_seconds)},
     )
     print(f"soak: {plan.seconds:.0f} s, seed {seed}, io {plan.io or 'auto'}", flush=True)

@@ -2,8 +2,8 @@
 
 | a loss is excused as | when |
 |---|---|
-| `killed` | the connection was open in the process that got SIGKILL, at that moment; once |
-| `drained` | a restart replaces its process, and it was told so, or it had been idle for `--drain-idle` since |
+| `killed` | it was open in the process that got SIGKILL, at that moment; once |
+| `drained` | a restart replaces its process and told it so, or it was idle for `--drain-idle` |
 | `rested` | it had been idle for `--keep-alive` |
 
 A wrong answer, a timeout and a refused connection are never excused.

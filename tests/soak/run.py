@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import random
 import resource
@@ -26,16 +27,29 @@ from harness import Server, process_is_alive, wait_until
 from . import content
 from .kinds import FAST, RUDE, SLOW, Actor
 from .ledger import Kill, Ledger, Restart
-from .watch import Sizes, Watch, connections, counts, cpu_seconds, peers_of, sizes, slope, sort_log
+from .watch import (
+    Sample,
+    Sizes,
+    Watch,
+    connections,
+    counts,
+    cpu_seconds,
+    peers_of,
+    sizes,
+    slope,
+    sort_log,
+)
 
 HERE = Path(__file__).parent
 
 SAMPLE_SECONDS = 5.0
+# Of what is printed meanwhile; the CSV has all.
+SAMPLES_PER_LINE = 6
 WARM_SECONDS_MAX = 10.0
 # How long the server may take for what it says is done at once.
 SETTLE_SECONDS = 20.0
 RESTART_SECONDS_MAX = 60.0
-# What the allocator may keep over the level after the warm-up: bodies of several MiB on eight threads.
+# What the allocator may keep over the level after the warm-up: bodies of MiB on eight threads.
 RSS_GROWTH_KIB_MAX = 32 * 1024
 SUPERVISOR_GROWTH_KIB_MAX = 2 * 1024
 # Over the second half of the steady phase, by the fitted line.
@@ -60,6 +74,7 @@ class Plan:
     server_flags: tuple[str, ...] = ()
     environment: dict[str, str] = field(default_factory=dict)
     settle: float = SETTLE_SECONDS
+    progress: bool = False
 
     @property
     def disturbed(self) -> bool:
@@ -230,14 +245,31 @@ class Run:
         return True
 
     async def sample(self) -> None:
-        while True:
-            self.watch.take(self.phase)
+        for number in itertools.count():
+            taken = self.watch.take(self.phase)
+            if self.plan.progress and number % SAMPLES_PER_LINE == 0:
+                print(self.progress(taken), flush=True)
             await asyncio.sleep(SAMPLE_SECONDS)
+
+    def progress(self, taken: list[Sample]) -> str:
+        """A line for somebody who watches."""
+        workers = [sample for sample in taken if sample.role == "worker"]
+        shown = ", ".join(
+            f"{one.pid}: {one.rss // 1024} MiB {one.descriptors} fds {one.in_flight} in flight"
+            for one in workers
+        )
+        ledger = self.ledger
+        return (
+            f"{taken[0].seconds:7.0f} s {self.phase:<9}"
+            f" {sum(ledger.requests.values()):>11,} requests,"
+            f" {sum(ledger.excused.values())} excused, {sum(ledger.unexpected.values())} unexpected,"
+            f" {len(ledger.restarts)} restarts, {len(ledger.kills)} kills; {shown}"
+        )
 
     # Levels and the end
 
     async def settle(self) -> None:
-        """Waits until no connection is left and nothing runs; what is left at the end is an error."""
+        """Waits until no connection is left and nothing runs. What is left is an error."""
         deadline = time.monotonic() + self.plan.settle
         while self.unsettled() and time.monotonic() < deadline:
             await asyncio.sleep(0.1)
@@ -341,7 +373,7 @@ def compare_levels(first: list[Level], last: list[Level]) -> list[str]:
         allowed = RSS_GROWTH_KIB_MAX if worker else SUPERVISOR_GROWTH_KIB_MAX
         rss = max(one.rss for one in before)
         if level.sizes.rss > rss + allowed:
-            problems.append(f"{where}: RSS {level.sizes.rss} KiB, was {rss}, allowed {allowed} more")
+            problems.append(f"{where}: RSS {level.sizes.rss} KiB, was {rss}, may grow by {allowed}")
     return problems
 
 

@@ -22,7 +22,7 @@ LEVEL = re.compile(r"^\S+ (?P<level>ERROR|WARN) +(?P<text>.*)$", re.M)
 # Errors that the run causes: its failing view, its kills, and what the tests of the checks print.
 CAUSED = (
     re.compile(r"worker\[\d+\] GET /fail: the application raised"),
-    re.compile(r"supervisor\[\d+\] worker \d+ was killed by signal 9 "),
+    re.compile(r"supervisor\[\d+\] .*worker \d+ was killed by signal 9 "),
 )
 
 

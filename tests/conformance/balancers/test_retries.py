@@ -1,5 +1,8 @@
 """What each balancer does with a request whose server connection ends without an answer. The server
-here is a false one, and the table is what docs/deployment.md says."""
+here is a false one, and the table is what docs/deployment.md says.
+
+It also shows that `complaints` finds what the logs of nginx and Caddy say of such a server.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ import pytest
 from .conftest import demand
 from .fronts import KINDS, Front
 
-# (balancer, method, connection): how often the server saw it, and what the client got; 0: no answer.
+# Balancer, method, connection: how often the server saw it, and what the client got; 0: nothing.
 EXPECTED = {
     ("nginx", "GET", "new"): (1, 502),
     ("nginx", "POST", "new"): (1, 502),
@@ -83,6 +86,7 @@ def test_what_is_sent_again(faithless, tmp_path, kind):
         for method in ("GET", "POST"):
             for use in ("new", "kept"):
                 found[kind, method, use] = ask(front, faithless, method, use)
+        assert bool(front.complaints()) == (kind in ("nginx", "caddy")), front.log()
     assert found == {key: value for key, value in EXPECTED.items() if key[0] == kind}
 
 
