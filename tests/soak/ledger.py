@@ -20,6 +20,8 @@ LOSSES = ("silent", "reset", "eof", "idle eof", "idle reset")
 EARLY_SECONDS = 0.3
 # What a kill needs to reach the client's socket.
 LATE_SECONDS = 1.0
+# For how long a delay of the client's explains what it sees.
+LAGS_SECONDS = 30.0
 SHOWN_MAX = 200
 
 
@@ -73,6 +75,16 @@ class Ledger:
     excused: collections.Counter[str] = field(default_factory=collections.Counter)
     unexpected: collections.Counter[str] = field(default_factory=collections.Counter)
     errors: list[dict[str, object]] = field(default_factory=list)
+    lags: collections.deque[tuple[float, float]] = field(default_factory=collections.deque)
+    longest_lag: float = 0.0
+
+    def late(self, seconds: float) -> None:
+        """The client ran so much later than it wanted to."""
+        now = time.monotonic()
+        self.lags.append((now, seconds))
+        self.longest_lag = max(self.longest_lag, seconds)
+        while self.lags[0][0] < now - LAGS_SECONDS:
+            self.lags.popleft()
 
     def passed(self, request: str, answers: int = 1) -> None:
         self.requests[request] += answers
@@ -120,7 +132,9 @@ class Ledger:
         if failure.idle >= self.keep_alive - EARLY_SECONDS:
             return "rested"
         restart = self._restart_of(failure)
-        promised = self.drain_idle - EARLY_SECONDS
+        # The server counts from when it sent, the client from when it came to read.
+        lag = max((seconds for _, seconds in self.lags), default=0.0)
+        promised = self.drain_idle - EARLY_SECONDS - lag
         if restart is None or failure.idle < promised:
             return None
         return "drained" if failure.moment - restart.moment >= promised else None
