@@ -154,6 +154,9 @@ class Run:
             await self.settle()
             self.outcome.last = self.levels()
             for task in tasks:
+                if task.done():
+                    # It never ends by itself: what it raised is a fault of this program.
+                    task.result()
                 task.cancel()
             self.compare()
             self.end()

@@ -28,6 +28,8 @@ from .fronts import DEMANDED, Front
 SOAK = Path(kinds.__file__).parent
 SECONDS, EVERY = (60.0, 10.0) if DEMANDED else (4.0, 1.5)
 ACTORS = 12
+# Within which every client hears of a loss, also on a busy machine.
+HEARD_SECONDS = 5.0
 # No pipelining: a balancer sends one request at a time. Half of them are POSTs.
 KINDS = {
     kinds.small: 30,
@@ -158,12 +160,13 @@ def test_a_killed_worker_fails_its_own_requests_only(behind):
     assert killed
     for kill, failed in killed:
         assert failed <= len(kill.peers), (failed, kill, behind.ledger.errors)
+    assert sum(behind.ledger.unexpected.values()) <= sum(len(kill.peers) for kill, _ in killed)
     kinds_of_error = set(behind.ledger.unexpected)
     assert kinds_of_error <= {"status", "silent", "eof", "reset", "idle eof"}, behind.ledger.errors
     for error in behind.ledger.errors:
         after = [error["seconds"] - (kill.moment - behind.ledger.began) for kill, _ in killed]
         assert error["kind"] != "status" or "502" in error["detail"], error
-        assert any(-0.5 <= seconds < EVERY / 2 for seconds in after), error
+        assert any(0 <= seconds < HEARD_SECONDS for seconds in after), error
     wait_until(lambda: behind.in_flight() == 0, 10, "no request is stuck")
     behind.front.stop()
     wait_until(lambda: not connections(behind.server.port), 10, "no connection is stuck")
