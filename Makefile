@@ -1,6 +1,6 @@
 # Every command of the project. Each is one line that can be read, or a script that can.
 PYTHON ?= python3
-.PHONY: setup demo test lint model fuzz bench conformance wheel clean-cache
+.PHONY: setup demo test lint model fuzz bench conformance soak wheel clean-cache
 
 # What a fresh machine needs: a toolchain, Python headers, and the tools in .cache/.
 setup:
@@ -41,6 +41,11 @@ bench:
 # The whole product of Pythons and kernel interfaces, and the public suites.
 conformance:
 	$(PYTHON) .ci/stages.py --all
+
+# An hour of everything at once: SOAK_SECONDS on each of SOAK_IO, results in .cache/soak.
+soak: export SOAK_SECONDS ?= 1800
+soak:
+	$(PYTHON) .ci/stages.py wheel soak
 
 # Wheels for every Python that is found, in .cache/wheels.
 wheel:

