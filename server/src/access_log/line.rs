@@ -247,11 +247,11 @@ mod tests {
     use crate::access_log::text::VALUE_BYTES_MAX;
     use crate::clock;
     use crate::exchange::Exchange;
-    use crate::exchange::{Completions, End};
+    use crate::exchange::{Completions, End, Exchange};
     use crate::http::connection::{Connection, HttpLimits, Input};
     use crate::limits;
-    use crate::reactor::io::ListenerIndex;
     use crate::reactor::io::Peer;
+    use crate::reactor::io::{ListenerIndex, Peer};
     use crate::reactor::token::Token;
     use crate::reactor::wake::Waker;
     use crate::sync::Arc;
