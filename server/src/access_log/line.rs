@@ -246,11 +246,9 @@ mod tests {
     use super::*;
     use crate::access_log::text::VALUE_BYTES_MAX;
     use crate::clock;
-    use crate::exchange::Exchange;
     use crate::exchange::{Completions, End, Exchange};
     use crate::http::connection::{Connection, HttpLimits, Input};
     use crate::limits;
-    use crate::reactor::io::Peer;
     use crate::reactor::io::{ListenerIndex, Peer};
     use crate::reactor::token::Token;
     use crate::reactor::wake::Waker;
