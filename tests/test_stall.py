@@ -95,8 +95,10 @@ def test_a_child_of_a_view_has_nothing_of_it(serve):
     in_background(server, "/hold_the_lock?seconds=4").join()
     server.wait_for_log(r"in hold_the_lock\n", 20)
     # Forked after a stall, too.
-    wait_until(lambda: not is_caught(int(server.get("/fork").body)), what="the same later")
-    os.kill(other, signal.SIGKILL)
+    later = int(server.get("/fork").body)
+    wait_until(lambda: not is_caught(later), what="the same later")
+    for pid in (other, later):
+        os.kill(pid, signal.SIGKILL)
     assert server.get("/").body == b"GET hello"
     assert server.stop() == 0
 

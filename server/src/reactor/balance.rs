@@ -22,6 +22,16 @@ pub(super) enum Verdict {
     Hold,
 }
 
+impl Verdict {
+    /// The same for listeners that nobody leaves to others.
+    pub(super) fn without_holding(self) -> Self {
+        match self {
+            Self::TakeAnew => Self::TakeAnew,
+            Self::Take | Self::Hold => Self::Take,
+        }
+    }
+}
+
 /// What this worker tells the others.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) struct Standing {

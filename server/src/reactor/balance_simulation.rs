@@ -3,6 +3,7 @@
 use std::sync::atomic::AtomicUsize;
 use std::time::{Duration, Instant};
 
+use super::Insight;
 use super::command::{Command, Commands};
 use super::io::{Io, ListenerIndex};
 use super::run::{Parts, Reactor};
@@ -51,7 +52,7 @@ impl World {
             commands: Arc::clone(&commands),
             garbage: Arc::new(AtomicUsize::new(0)),
             cell: Some(leases[0].worker_cell()),
-            insight: crate::reactor::Insight::default(),
+            insight: Insight::default(),
             public_listener_count: 1,
             admin_listener_count: 0,
         };

@@ -202,7 +202,9 @@ impl<I: Io> Reactor<I> {
     /// How long the wait may take. `reactor_parked` is announced here unless there is work.
     fn sleep_time(&mut self) -> Option<std::time::Duration> {
         let zero = Some(std::time::Duration::ZERO);
-        if !self.ready.is_empty() || matches!(self.phase, Phase::Emptying { .. }) {
+        // What is put off ends a sleep: the pause by its moment, a withdrawal by its answer.
+        let emptying = matches!(self.phase, Phase::Emptying { .. }) && !self.is_accepting_put_off();
+        if !self.ready.is_empty() || emptying {
             return zero;
         }
         if !self.completions.park() {
@@ -217,8 +219,7 @@ impl<I: Io> Reactor<I> {
             Listening::Paused(moment) => Some(*moment),
             Listening::Armed | Listening::Idle | Listening::Withdrawing | Listening::Closed => None,
         });
-        let balance = self.balance.next_look();
-        let stacks = self.stacks.next_look(self.now);
+        let (balance, stacks) = (self.balance.next_look(), self.stacks.next_look(self.now));
         let deadlines = [self.age.deadline(), self.wheel.next_look(), idle_end, balance, stacks];
         for moment in deadlines.into_iter().flatten().chain(paused) {
             until = until.min(moment);
@@ -281,15 +282,11 @@ impl<I: Io> Reactor<I> {
         let emptying = matches!(self.phase, Phase::Emptying { .. });
         let full = self.slots.len() >= self.settings.connections_max && !emptying;
         let verdict = self.judge_balance(full);
-        let admin_full = self.is_admin_full();
+        let for_admin = (self.is_admin_full(), verdict.without_holding());
         for index in 0..self.listeners.len() {
+            let is_admin = index >= self.public_listener_count;
+            let (full, verdict) = if is_admin { for_admin } else { (full, verdict) };
             let now = self.now;
-            // Probes are not balanced: a worker that leaves connections to others answers for itself.
-            let (full, verdict) = if index < self.public_listener_count {
-                (full, verdict)
-            } else {
-                (admin_full, Verdict::Take)
-            };
             let listening = &mut self.listeners[index];
             if matches!(listening, Listening::Paused(moment) if now >= *moment) {
                 *listening = Listening::Idle;

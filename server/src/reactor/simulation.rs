@@ -364,7 +364,7 @@ fn play(
     if let Some(now) = hangs
         && random.below(150) == 0
     {
-        *idle_until = now + REQUEST_TIMEOUT * 2;
+        *idle_until = now + REQUEST_TIMEOUT + REQUEST_TIMEOUT / 4;
     }
     while hangs.is_none_or(|now| now >= *idle_until)
         && let Some(job) = lane.try_next_job()
@@ -535,13 +535,13 @@ fn broken_connections_and_clients_that_leave_disturb_nobody_else() {
 #[test]
 fn overdue_requests_are_504_and_their_late_answers_reach_nobody() {
     let mut seen = Seen::default();
-    for seed in 3_000..3_040 {
+    for seed in 3_000..3_015 {
         run(seed, Faults::NONE, HANGING, &mut seen);
         run(seed, Faults::ROUGH, HANGING, &mut seen);
         let both = Mishaps { clients_leave: true, ..HANGING };
         run(seed, Faults::BROKEN, both, &mut seen);
     }
-    assert!(seen.hung_requests > 50 && seen.expired_requests > 50, "{seen:?}");
+    assert!(seen.hung_requests > 20 && seen.expired_requests > 20, "{seen:?}");
 }
 
 #[test]

@@ -42,6 +42,8 @@ pub(super) struct Link {
     pub(super) to_client: VecDeque<u8>,
     pub(super) client_finished: bool,
     pub(super) server_finished: bool,
+    /// Beyond that: nobody would read what the client sends.
+    pub(super) server_closed: bool,
     /// Reset by either side or by the network.
     pub(super) broken: bool,
     /// Bytes that the client has read.
@@ -77,7 +79,10 @@ impl Link {
             // Closing with unread bytes sends RST, as the kernel does, and what the client has not
             // read yet is lost: the reason for a lingering close.
             Ending::Close if !self.to_server.is_empty() => self.end(Ending::Reset),
-            Ending::Close => self.server_finished = true,
+            Ending::Close => {
+                self.server_finished = true;
+                self.server_closed = true;
+            }
             Ending::Reset => {
                 self.to_client.clear();
                 self.broken = true;
@@ -146,6 +151,7 @@ impl Network {
             to_client: VecDeque::new(),
             client_finished: false,
             server_finished: false,
+            server_closed: false,
             broken: false,
             read_count: 0,
         });
@@ -159,7 +165,7 @@ impl Network {
     pub fn write(&self, client: ClientId, bytes: &[u8]) -> usize {
         let mut state = lock(&self.0);
         let link = &mut state.links[client.0];
-        if link.server_finished {
+        if link.server_closed {
             // Nobody is there any more: the answer is a reset.
             link.broken = true;
             return bytes.len();
