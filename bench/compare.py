@@ -126,7 +126,7 @@ class Bench:
     def start(self, workload, arm, executable):
         port = process.free_port()
         command = arm.command_line(executable, workload.app, port, workload.directory)
-        variables = self.environment | dict(workload.variables)
+        variables = self.environment | dict(workload.variables) | dict(arm.variables)
         server = process.Server(command, port, variables, self.server_cpu)
         try:
             server.wait_ready(workload.expected, whole=workload.is_whole)
@@ -164,7 +164,14 @@ class Bench:
     def load(self, server, workload, connections, seconds, rate):
         expected = workload.expected if workload.is_whole else None
         return self.client.run(
-            server.port, connections, seconds, workload.headers, self.client_cpu, rate, expected
+            server.port,
+            connections,
+            seconds,
+            workload.headers,
+            self.client_cpu,
+            rate,
+            expected,
+            workload.path,
         )
 
     def report(self, label, entry):
