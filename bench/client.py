@@ -82,9 +82,7 @@ class Checking:
         text = subprocess.run([self.path, "--version"], capture_output=True, text=True).stdout
         return text.split()[-1] if text else "unknown"
 
-    def command(
-        self, port, connections, limit, headers=(), rate=None, expected=BODY, path="/"
-    ):
+    def command(self, port, connections, limit, headers=(), rate=None, expected=BODY, path="/"):
         command = [str(self.path), "load", f"http://127.0.0.1:{port}{path}", *limit]
         command += ["--connections", str(connections), "--expect-status", "200"]
         if expected is not None:

@@ -4,8 +4,10 @@ import dataclasses
 import re
 
 LINE = re.compile(r"\b(lane|reactor|thread \d+): ((?:\w+=\d+ ?)+)")
-TIMES = re.compile(r"(ring-wait|GIL-wait|service)\s+n=(\d+)\s+p50=([\d.]+)\s+p99=([\d.]+)"
-                   r"\s+p99\.9=([\d.]+)\s+max=([\d.]+) us")  # fmt: skip
+TIMES = re.compile(
+    r"(ring-wait|GIL-wait|service)\s+n=(\d+)\s+p50=([\d.]+)\s+p99=([\d.]+)"
+    r"\s+p99\.9=([\d.]+)\s+max=([\d.]+) us"
+)
 # A thread that served less of the jobs than this was hardly needed.
 BUSY_SHARE = 0.01
 

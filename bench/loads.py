@@ -84,8 +84,11 @@ def table_lines(table):
     yield ["load", *names, "separates"]
     for entry in table:
         separated = [name for name in names if margin(entry, name) is not None]
-        yield [str(Load(**entry["load"])), *(waits(entry[name]) for name in names),
-               ", ".join(separated) or "–"]  # fmt: skip
+        yield [
+            str(Load(**entry["load"])),
+            *(waits(entry[name]) for name in names),
+            ", ".join(separated) or "–",
+        ]
 
 
 def trials(entry):

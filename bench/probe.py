@@ -161,9 +161,24 @@ def drops_of(row):
 
 
 HEADINGS = (
-    "arm", "policy", "CPUs", "threads", "view µs", "n", "errors", "p50 ms", "p99 ms", "p99.9 ms",
-    "max ms", "long waits", "most passed over", "share ms", "kept", "drops", "client",
-)  # fmt: skip
+    "arm",
+    "policy",
+    "CPUs",
+    "threads",
+    "view µs",
+    "n",
+    "errors",
+    "p50 ms",
+    "p99 ms",
+    "p99.9 ms",
+    "max ms",
+    "long waits",
+    "most passed over",
+    "share ms",
+    "kept",
+    "drops",
+    "client",
+)
 
 
 def cells(row):
@@ -191,6 +206,7 @@ def cells(row):
 
 def lined_up(lines):
     """Columns of equal width, the first to the left."""
+    lines = list(lines)
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     for line in lines:
         first, *rest = line
@@ -204,8 +220,11 @@ def plan(known, policies):
     An arm runs where the machine's sweep says that it differs, else at the default load.
     """
     default = [loads.DEFAULT.under(policy) for policy in policies]
-    trials = [(trial, load) for trial in (TURN_OFF, KEEP_OFF)
-              for load in known.loads_of(trial.name) or default]  # fmt: skip
+    trials = [
+        (trial, load)
+        for trial in (TURN_OFF, KEEP_OFF)
+        for load in known.loads_of(trial.name) or default
+    ]
     fair = dict.fromkeys([*default, *(load for _, load in trials)])
     return [
         *((FAIR, load) for load in fair),
@@ -250,7 +269,7 @@ def shown(rows):
         )
         rows_done.append(row)
     print()
-    for line in lined_up([list(HEADINGS), *map(cells, rows_done)]):
+    for line in lined_up([HEADINGS, *map(cells, rows_done)]):
         print(line)
     return rows_done
 
@@ -325,7 +344,9 @@ def parse_options():
     add = sweep.add_argument
     add("--threads", nargs="+", type=int, default=loads.SWEPT_THREADS)
     add("--views", nargs="+", type=int, default=loads.SWEPT_MICROSECONDS, metavar="MICROSECONDS")
-    add("--cpus", nargs="+", default=["all", "0"], metavar="LIST", help="of the server: all, 0, 0-1")
+    add(
+        "--cpus", nargs="+", default=["all", "0"], metavar="LIST", help="of the server: all, 0, 0-1"
+    )
     add("--output", type=Path, metavar="DIR", default=loads.DIRECTORY)
     return parser.parse_args()
 
