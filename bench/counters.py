@@ -36,6 +36,11 @@ class Counters:
         return self._sum("drops_in_slice")
 
     @property
+    def yields(self):
+        """Times that a thread stood back at its slice's end for one that waited."""
+        return self._sum("yields")
+
+    @property
     def wakes_per_job(self):
         """Parked threads that were woken."""
         wakes = self.lane["idle_wakes"] + self.lane["aged_wakes"]

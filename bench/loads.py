@@ -40,9 +40,9 @@ class Load:
         return f"{threads} threads, {self.microseconds} µs, {self.policy}{cpus}"
 
 
-# A view of 0.65 ms makes two jobs a slice on every machine that spends under 0.35 ms of its own on a
-# request. With five threads each slice's one drop leaves two of four waiters out; with four it
-# reaches all three (the table in docs/POOL.md).
+# A view of 0.65 ms makes two jobs a slice on every machine that spends under 0.35 ms of its own on
+# a request. With five threads each slice's one drop leaves two of four waiters out; with four it
+# reaches all three.
 DEFAULT = Load(threads=5, microseconds=650)
 CONTROL = Load(threads=4, microseconds=650)
 
@@ -67,6 +67,7 @@ def figures(row):
         "gil_share_ms": found["gil_share_ms"],
         "p99_us": found["latency_us"]["p99"],
         "in_slice_drops": counted.in_slice_drops if counted else None,
+        "yields": counted.yields if counted else None,
     }
 
 

@@ -61,6 +61,7 @@ def arms_part(rows):
         "most passed over",
         "share ms",
         "drops in a slice",
+        "yields",
         "verdict",
     )
     return ["## The probe's arms", "", *markdown(headings, map(arm_cells, rows))]
@@ -78,6 +79,7 @@ def arm_cells(row):
         str(found["order"]["most_passed_over"]),
         "–" if found["gil_share_ms"] is None else f"{found['gil_share_ms']:.3f}",
         "–" if counted is None else str(counted.in_slice_drops),
+        "–" if counted is None else str(counted.yields),
         row["verdict"] if row["passed"] else f"**FAILED**: {row['verdict']}",
     ]
 
@@ -91,8 +93,8 @@ def order_part(rows):
     lines = [
         "## Five threads on a view that holds the lock",
         "",
-        "Medians over rounds; most passed over and long waits are the most of any round. The ratio is"
-        " that of p99 to granian's in the same round.",
+        "Medians over rounds; long waits and most passed over are the most of any round. The ratio"
+        " is that of p99 to granian's in the same round.",
         "",
     ]
     headings = (

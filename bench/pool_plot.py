@@ -5,7 +5,6 @@ Writes chart.png beside the raw data. Needs matplotlib, which the bench environm
 """
 
 import json
-import statistics
 import sys
 from pathlib import Path
 
@@ -49,67 +48,87 @@ def panels(sections):
         for app in mixed.APPS:
             yield lambda axes, app=app: draw_mixed(axes, sections["mixed"], app)
     for pin, run in sections.get("throughput", {}).items():
-        for connections in run["settings"]["connections"]:
-            yield lambda axes, run=run, pin=pin, count=connections: draw_cost(axes, run, pin, count)
+        yield lambda axes, run=run, pin=pin: draw_cost(axes, run, pin)
 
 
 def draw_order(axes, rows):
     """The most passed over of each run: a point a run."""
-    groups = {}
+    names = list(dict.fromkeys(row["arm"] for row in rows))
+    groups = list(dict.fromkeys(loads.Load(**row["load"]) for row in rows))
+    series = {name: [[] for _ in groups] for name in names}
     for row in rows:
-        load = loads.Load(**row["load"])
-        label = f"{row['arm']}\n{load.threads} × {load.microseconds} µs\n{load.policy}"
-        groups.setdefault((label, row["arm"]), []).append(
-            row["client"]["order"]["most_passed_over"]
-        )
-    for place, ((_, arm), values) in enumerate(groups.items()):
         # On a logarithmic axis nobody passed over would have no place.
-        axes.plot([place] * len(values), [max(value, 1) for value in values], "o", color=color(arm))
+        value = max(row["client"]["order"]["most_passed_over"], 1)
+        series[row["arm"]][groups.index(loads.Load(**row["load"]))].append(value)
+    points(axes, [str(load).replace(", ", "\n") for load in groups], series)
     for bound in (LONG_WAIT, TOO_LONG):
         axes.axhline(bound, color=plot.FAINT, linewidth=0.8, linestyle="--")
-    axes.set_yscale("log")
-    axes.set_xticks(range(len(groups)), [label for label, _ in groups], fontsize=6)
     axes.set_title("Most passed over in a run (a long wait is over 100, out of order over 1000)")
 
 
 def draw_mixed(axes, rows, app):
-    """The fast route's p99 beside each slow one."""
-    series = {}
-    for server in mixed.SERVERS:
-        cells = (mixed.cell(rows, app, server, scenario) for scenario in mixed.SCENARIOS)
-        series[server] = [
-            statistics.median(row["latency_us"]["p99"] / 1000 for row in cell.values())
-            if cell
-            else 0
-            for cell in cells
+    """The fast route's p99 beside each slow one: a point a run."""
+    series = {
+        server: [
+            [
+                row["latency_us"]["p99"] / 1000
+                for row in mixed.cell(rows, app, server, scenario).values()
+            ]
+            for scenario in mixed.SCENARIOS
         ]
-    bars(axes, list(map(str, mixed.SCENARIOS)), series)
-    axes.set_yscale("log")
+        for server in mixed.SERVERS
+    }
+    points(axes, list(map(str, mixed.SCENARIOS)), series)
     axes.set_title(f"{app}: p99 of the fast route beside slow views, {mixed.THREADS} threads, ms")
 
 
-def draw_cost(axes, run, pin, connections):
-    """Server CPU a request by threads and view."""
-    series = {}
-    for arm in run["arms"]:
-        cells = [result_page.select(run, name, connections, arm) for name in run["workloads"]]
-        series[arm] = [
-            result_page.median(cell, "cpu_us_per_request") if cell else 0 for cell in cells
-        ]
-    bars(axes, list(run["workloads"]), series)
-    axes.set_yscale("log")
+def draw_cost(axes, run, pin):
+    """Server CPU a request over that of one thread in the same round: a point a run."""
+    baseline = run["settings"]["baseline"]
+    groups = [
+        (name, count) for name in run["workloads"] for count in run["settings"]["connections"]
+    ]
+    series = {
+        arm: [ratios(run, name, count, arm, baseline) for name, count in groups]
+        for arm in run["arms"]
+        if arm != baseline
+    }
+    points(axes, [f"{name}\n{count}" for name, count in groups], series)
+    axes.axhline(1, color=plot.FAINT, linewidth=0.8, linestyle="--")
     pinned = "server on one CPU" if pin == "apart" else "not pinned"
-    axes.set_title(f"Server CPU a request, µs: {connections} connections, {pinned}")
+    axes.set_title(f"Server CPU a request over one thread's, by view and connections; {pinned}")
 
 
-def bars(axes, groups, series):
-    width = 0.8 / len(series)
+def ratios(run, workload, connections, arm, baseline):
+    ours = result_page.select(run, workload, connections, arm)
+    theirs = result_page.select(run, workload, connections, baseline)
+    field = "cpu_us_per_request"
+    return [
+        ours[number][field] / theirs[number][field]
+        for number in sorted(ours.keys() & theirs.keys())
+        if theirs[number][field]
+    ]
+
+
+def points(axes, groups, series):
+    """Every run of each group, a column for each of the series, on a logarithmic axis."""
+    width = 0.7 / len(series)
     for index, (name, values) in enumerate(series.items()):
-        places = [place + index * width for place in range(len(groups))]
-        axes.bar(places, values, width, label=name, color=color(name))
-    middle = 0.4 - width / 2
-    axes.set_xticks([place + middle for place in range(len(groups))], groups, fontsize=8)
-    axes.legend(fontsize=7)
+        at = [
+            (place + (index + 0.5) * width - 0.35, value)
+            for place, group in enumerate(values)
+            for value in group
+        ]
+        axes.plot(
+            *zip(*at, strict=True) if at else ([], []), "o", ms=5, label=name, color=color(name)
+        )
+    for edge in range(1, len(groups)):
+        axes.axvline(edge - 0.5, color=plot.FAINT, linewidth=0.4, alpha=0.4)
+    axes.set_xlim(-0.5, len(groups) - 0.5)
+    axes.set_yscale("log")
+    axes.yaxis.set_major_formatter("{x:g}")
+    axes.set_xticks(range(len(groups)), groups, fontsize=7)
+    axes.legend(fontsize=7, loc="upper left", bbox_to_anchor=(1, 1))
 
 
 def color(name):

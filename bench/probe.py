@@ -33,17 +33,44 @@ COUNTERS_ON = (("HOOPSNAKE_POOL_DEBUG", "1"),)
 
 
 @dataclasses.dataclass(frozen=True)
+class Witness:
+    """A counter that tells a pool without a rule from one with it, on machines that serve both in
+    order: one of the two must count nothing."""
+
+    counter: str
+    words: str
+    is_counted_with_the_rule: bool
+
+    def tells_apart(self, without, with_rule):
+        counts, zero = (
+            (with_rule, without) if self.is_counted_with_the_rule else (without, with_rule)
+        )
+        return counts > 0 and zero == 0
+
+
+@dataclasses.dataclass(frozen=True)
 class Trial:
     """A pool with or without its rules, and the order it is expected to serve in."""
 
     name: str
     variables: tuple = ()
     expected: str = IN_ORDER
+    witness: Witness | None = None
 
 
 FAIR = Trial("fair")
-TURN_OFF = Trial("turn-off", (("HOOPSNAKE_POOL_TURN", "0"),), OUT_OF_ORDER)
-KEEP_OFF = Trial("keep-off", (("HOOPSNAKE_POOL_TURN_KEEP", "0"),), OUT_OF_ORDER)
+TURN_OFF = Trial(
+    "turn-off",
+    (("HOOPSNAKE_POOL_TURN", "0"),),
+    OUT_OF_ORDER,
+    Witness("yields", "yields at a slice's end", is_counted_with_the_rule=True),
+)
+KEEP_OFF = Trial(
+    "keep-off",
+    (("HOOPSNAKE_POOL_TURN_KEEP", "0"),),
+    OUT_OF_ORDER,
+    Witness("in_slice_drops", "drops of the lock in a slice", is_counted_with_the_rule=False),
+)
 # The arithmetic's own: with four threads the rotation reaches each of them.
 CONTROL = Trial("control", KEEP_OFF.variables)
 PEERS = ("granian", "gunicorn-gthread", "m0serve")
@@ -133,11 +160,11 @@ def order_of(row):
     return IN_ORDER if row["client"]["order"]["in_order"] else OUT_OF_ORDER
 
 
-def judge(row, fair_drops=None):
+def judge(row, witness=None, fair=None):
     """Whether the row passes, and why in words.
 
-    An arm without a rule that this machine serves in order all the same is judged by the counters:
-    the pool gave the lock away inside its slices, and never did with the rule (`fair_drops`).
+    An arm without a rule that this machine serves in order all the same is judged by its witness,
+    against the counters of the fair arm at the same load.
     """
     if row["problems"]:
         return False, "; ".join(row["problems"])
@@ -148,16 +175,11 @@ def judge(row, fair_drops=None):
         return True, found
     if expected == IN_ORDER:
         return False, found
-    drops = drops_of(row)
-    if drops is None or fair_drops is None:
+    if not (witness and row["counters"] and fair):
         return False, f"{found}, and the server printed no counters to judge by"
-    words = f"{found}; by the counters: {drops} drops in a slice, {fair_drops} with the rule"
-    return drops > 0 and fair_drops == 0, words
-
-
-def drops_of(row):
-    counted = row["counters"]
-    return counted.in_slice_drops if counted else None
+    without, with_rule = (getattr(each, witness.counter) for each in (row["counters"], fair))
+    words = f"{found}; by the counters: {without} {witness.words}, {with_rule} with the rule"
+    return witness.tells_apart(without, with_rule), words
 
 
 HEADINGS = (
@@ -177,6 +199,7 @@ HEADINGS = (
     "share ms",
     "kept",
     "drops",
+    "yields",
     "client",
 )
 
@@ -200,6 +223,7 @@ def cells(row):
         "–" if share is None else f"{share:.3f}",
         "–" if counted is None else str(counted.kept),
         "–" if counted is None else str(counted.in_slice_drops),
+        "–" if counted is None else str(counted.yields),
         f"{found['client_busy']:.0%}",
     ]
 
@@ -235,13 +259,13 @@ def plan(known, policies):
 
 def run_arms(prober, known, policies, runs=1, stops=0):
     """All trials, judged; yields each row with its verdict as soon as it is there."""
-    fair_drops = {}
+    fair = {}
     for _ in range(runs):
         for trial, load in plan(known, policies):
             row = prober.trial(trial, load, stops if trial is FAIR else 0)
             if trial is FAIR:
-                fair_drops[load] = drops_of(row)
-            passed, words = judge(row, fair_drops.get(load))
+                fair[load] = row["counters"]
+            passed, words = judge(row, trial.witness, fair.get(load))
             yield row | {"passed": passed, "verdict": words}
 
 
