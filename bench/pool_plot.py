@@ -13,6 +13,7 @@ import matplotlib
 matplotlib.use("Agg")
 
 import matplotlib.pyplot as plt  # noqa: E402
+from matplotlib.ticker import LogFormatter  # noqa: E402
 
 import loads  # noqa: E402
 import mixed  # noqa: E402
@@ -127,6 +128,7 @@ def points(axes, groups, series):
     axes.set_xlim(-0.5, len(groups) - 0.5)
     axes.set_yscale("log")
     axes.yaxis.set_major_formatter("{x:g}")
+    axes.yaxis.set_minor_formatter(LogFormatter(minor_thresholds=(2, 0.4)))
     axes.set_xticks(range(len(groups)), groups, fontsize=7)
     axes.legend(fontsize=7, loc="upper left", bbox_to_anchor=(1, 1))
 
