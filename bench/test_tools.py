@@ -235,6 +235,13 @@ class Probe(unittest.TestCase):
             ],
         )
 
+    def test_a_machine_too_slow_to_starve_anybody_is_said(self):
+        rows = [row_of(probe.FAIR), row_of(probe.CONTROL)]
+        self.assertEqual(list(probe.over_a_slice(rows)), [])
+        for row in rows:
+            row["client"]["gil_share_ms"] = 2.0
+        self.assertEqual(len(list(probe.over_a_slice(rows))), 1)
+
     def test_columns_are_lined_up(self):
         lines = list(probe.lined_up(iter([["a", "1"], ["bcd", "20"]])))
         self.assertEqual(lines, ["a     1", "bcd  20"])

@@ -310,3 +310,73 @@ async fn both<A, B>(first: impl Future<Output = A>, second: impl Future<Output =
     })
     .await
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pace::Limit;
+
+    const WARM_UP_NANOS: u64 = 1_000;
+    const RIGHT: Response = Response { status: 200, body_matches: true, keep_alive: true };
+
+    fn run() -> Run {
+        let stopwatch = Stopwatch::start();
+        Run {
+            target: Target::resolve("http://127.0.0.1:1/", &[]).expect("a target"),
+            pipeline: 1,
+            status: 200,
+            body: Expectation::Anything,
+            stopwatch,
+            warm_up_nanos: WARM_UP_NANOS,
+            pace: Pace::new(stopwatch, Limit::Requests(1), None),
+            tally: Tally::new(0),
+            order: Some(Rc::default()),
+        }
+    }
+
+    fn batch(requests: u32, due_nanos: u64) -> Batch {
+        Batch { requests, due_nanos }
+    }
+
+    fn judged(run: &Run) -> (usize, u32) {
+        let verdict = run.order.as_ref().expect("recorded").judge();
+        (verdict.requests, verdict.most_passed_over)
+    }
+
+    #[test]
+    fn warm_up_is_checked_and_neither_counted_nor_judged() {
+        let run = run();
+        let mut early = run.begin(batch(1, WARM_UP_NANOS - 1));
+        let mut judged_one = run.begin(batch(1, WARM_UP_NANOS));
+        run.count(&mut judged_one, RIGHT);
+        run.count(&mut early, RIGHT);
+        assert_eq!((run.tally.answered(), judged(&run)), (1, (1, 0)));
+        let mut wrong = run.begin(batch(1, 0));
+        run.count(&mut wrong, Response { status: 500, ..RIGHT });
+        assert_eq!((run.tally.answered(), run.tally.failed()), (1, 1));
+    }
+
+    #[test]
+    fn answers_of_a_batch_are_ranked_one_by_one() {
+        let run = run();
+        let mut first = run.begin(batch(2, WARM_UP_NANOS));
+        let mut second = run.begin(batch(2, WARM_UP_NANOS));
+        run.count(&mut first, RIGHT);
+        run.count(&mut second, RIGHT);
+        run.count(&mut second, RIGHT);
+        run.count(&mut first, RIGHT);
+        assert_eq!((judged(&run), first.owed, second.owed), ((4, 2), 0, 0));
+    }
+
+    #[test]
+    fn a_request_that_is_given_up_was_passed_over_until_then() {
+        let run = run();
+        let lost = run.begin(batch(1, WARM_UP_NANOS));
+        for _ in 0..3 {
+            let mut served = run.begin(batch(1, WARM_UP_NANOS));
+            run.count(&mut served, RIGHT);
+        }
+        run.fail(lost, ErrorKind::Timeout, || "late".to_owned());
+        assert_eq!((run.tally.failed(), judged(&run)), (1, (4, 3)));
+    }
+}
