@@ -398,7 +398,7 @@ class Processes(unittest.TestCase):
 
     def started(self, script, **how):
         """A server of this script, after it has printed its line."""
-        command = [sys.executable, "-c", f"{script}; print('ready', flush=True); input()"]
+        command = [sys.executable, "-c", f"{script}; print('ready', flush=True); open(0).read()"]
         command = ["sh", "-c", 'sleep 60 | "$@"', "sh", *command]
         server = process.Server(command, 0, dict(os.environ), **how)
         self.addCleanup(server.stop)
