@@ -258,6 +258,8 @@ def write_result(directory, raw, bin_directory):
     text = json.dumps(raw, indent=1, ensure_ascii=False, default=dataclasses.asdict)
     (directory / "raw.json").write_text(text + "\n")
     (directory / "README.md").write_text(pool_page.render(json.loads(text)))
+    if not pool_page.DRAWN & raw["sections"].keys():
+        return
     plot = [str(bin_directory / "python"), str(arms.BENCH / "pool_plot.py")]
     done = subprocess.run([*plot, str(directory / "raw.json")], capture_output=True, text=True)
     if done.returncode:

@@ -8,10 +8,16 @@ import mixed
 import result_page
 import statistics_of_pairs
 
+# What pool_plot.py has a panel for.
+DRAWN = {"arms", "order", "mixed", "throughput"}
+
 
 def render(raw):
-    lines = [f"# The pool, {raw['date']}", "", "![chart](chart.png)", ""]
-    lines += [f"- fault: {' '.join(text.split())}" for text in faults(raw)] + [""]
+    lines = [f"# The pool, {raw['date']}", ""]
+    if DRAWN & raw["sections"].keys():
+        lines += ["![chart](chart.png)", ""]
+    if found := faults(raw):
+        lines += [*(f"- fault: {' '.join(text.split())}" for text in found), ""]
     sections = raw["sections"]
     for name, part in PARTS.items():
         if name in sections:

@@ -18,6 +18,7 @@ from matplotlib.ticker import LogFormatter  # noqa: E402
 import loads  # noqa: E402
 import mixed  # noqa: E402
 import plot  # noqa: E402
+import pool_page  # noqa: E402
 import result_page  # noqa: E402
 
 # Over these a run is out of order: the bounds of bench/src/order.rs.
@@ -144,7 +145,7 @@ def main():
     raw = json.loads(path.read_text())
     drawn = list(panels(raw["sections"]))
     if not drawn:
-        sys.exit(f"{path} holds no section that can be drawn")
+        sys.exit(f"{path} holds none of {', '.join(sorted(pool_page.DRAWN))}")
     figure, axes = plt.subplots(
         len(drawn), 1, figsize=(10, ROW_INCHES * len(drawn)), squeeze=False, layout="constrained"
     )

@@ -189,7 +189,7 @@ def over_a_slice(rows):
         share = row["client"]["gil_share_ms"]
         if row["arm"] == FAIR.name and share is not None and share >= SLICE_MS:
             yield (
-                f"\na request took {share:.2f} ms in the fair arm ({loads.Load(**row['load'])}), more"
+                f"a request took {share:.2f} ms in the fair arm ({loads.Load(**row['load'])}), more"
                 f" than a slice of {SLICE_MS} ms: this machine is slow, or busy with something else"
             )
 
@@ -316,10 +316,11 @@ def command_arms(options, prober):
     rows = shown(run_arms(prober, known, options.policies, options.runs, options.stops))
     if options.peers:
         rows += shown(run_peers(prober, options.policies))
+    print()
     for words in over_a_slice(rows):
         print(words)
     failed = [row for row in rows if not row["passed"]]
-    print(f"\n{len(rows) - len(failed)} of {len(rows)} as expected")
+    print(f"{len(rows) - len(failed)} of {len(rows)} as expected")
     write_json(options.json, {"machine_class": machine.class_name(), "rows": rows})
     return 1 if failed else 0
 

@@ -130,12 +130,10 @@ class Server:
         """Stops all its processes for this long, as a machine does that is busy elsewhere."""
         stopped = self.pids()
         try:
-            for pid in stopped:
-                os.kill(pid, signal.SIGSTOP)
+            signal_all(stopped, signal.SIGSTOP)
             time.sleep(seconds)
         finally:
-            for pid in stopped:
-                os.kill(pid, signal.SIGCONT)
+            signal_all(stopped, signal.SIGCONT)
 
     def stop(self, patience=STOP_SECONDS_MAX):
         """TERM to the leader, after `patience` seconds KILL to what is left of the session.
@@ -150,14 +148,19 @@ class Server:
                 self._process.wait(patience)
         deadline = time.monotonic() + KILL_SECONDS_MAX
         while (left := self.pids()) and time.monotonic() < deadline:
-            for pid in left:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+            signal_all(left, signal.SIGKILL)
             time.sleep(0.01)
         code = self._process.wait()
         self._last_log = self.log(LOG_BYTES_MAX)
         self._log.close()
         return code
+
+
+def signal_all(pids, number):
+    """To each that is still there."""
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
 
 
 @dataclasses.dataclass(frozen=True)
