@@ -1,6 +1,6 @@
 # Every command of the project. Each is one line that can be read, or a script that can.
 PYTHON ?= python3
-.PHONY: setup demo test lint model fuzz bench conformance soak wheel clean-cache
+.PHONY: setup demo test lint model fuzz bench bench-pool probe conformance soak wheel clean-cache
 
 # What a fresh machine needs: a toolchain, Python headers, and the tools in .cache/.
 setup:
@@ -37,6 +37,14 @@ fuzz:
 # Against granian and gunicorn; writes bench/results/.
 bench:
 	$(PYTHON) bench/compare.py
+
+# The pool against itself without its rules, and against its peers: over two hours.
+bench-pool:
+	$(PYTHON) bench/pool.py
+
+# Whether the pool serves in order, and would not without its rules; a stage of `make test`.
+probe:
+	$(PYTHON) bench/probe.py
 
 # The whole product of Pythons and kernel interfaces, and the public suites.
 conformance:

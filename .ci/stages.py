@@ -193,23 +193,35 @@ def suite() -> None:
     pytest(bin_dir, "-q", "--io=uring", name=f"Python {python.version}, uring")
 
 
+def main_bin() -> Path:
+    """The newest Python's environment: as another stage left it, else made now."""
+    python = main_python()
+    bin_dir = CACHE / "venvs" / python.version / "bin"
+    return bin_dir if (bin_dir / "hoopsnake").exists() else environment(python)
+
+
 def epoll() -> None:
     """Everything once more, on epoll."""
     python = main_python()
-    bin_dir = CACHE / "venvs" / python.version / "bin"
-    if not (bin_dir / "hoopsnake").exists():
-        bin_dir = environment(python)
+    bin_dir = main_bin()
     pytest(bin_dir, "-q", "--io=epoll", name=f"Python {python.version}, epoll")
 
 
 def clients() -> None:
     """Node's clients and slowhttptest's modes, on short deadlines; the other clients and
     `wsgiref.validate` are tests of the suite."""
-    python = CACHE / "venvs" / main_python().version / "bin" / "python"
-    if not python.with_name("hoopsnake").exists():
-        environment(main_python())
+    python = main_bin() / "python"
     for io in ("uring", "epoll"):
         run(python, "-m", "conformance", "--quick", "--io", io, cwd=ROOT / "tests")
+
+
+def probe() -> None:
+    """Whether the pool serves in order, and whether that is its rules' doing: bench/README.md."""
+    # The wheel's profile, whose dependencies are built already.
+    cargo("build", "--locked", "--profile", "ci", "-p", "hoopsnake-bench")
+    client = ROOT / "target" / "ci" / "hoopsnake-bench"
+    words = ["--hoopsnake", main_bin() / "hoopsnake", "--client-path", client]
+    run(main_python().path, "bench/probe.py", *words, "--json", CACHE / "probe.json")
 
 
 def others() -> None:
@@ -258,14 +270,15 @@ STAGES: dict[str, tuple[int, Callable[[], None]]] = {
     "fmt": (5, fmt),
     "deny": (30, deny),
     "clippy": (110, clippy),
-    "unit": (160, unit),
+    "unit": (130, unit),
     "vectors": (20, vectors),
-    "model": (150, model),
-    "wheel": (320, wheel),
+    "model": (110, model),
+    "wheel": (260, wheel),
     "others": (105, others),
     "epoll": (120, epoll),
     "suite": (130, suite),
     "clients": (50, clients),
+    "probe": (130, probe),
 }
 # Only with --all, or when they are named.
 MORE_STAGES: dict[str, tuple[int, Callable[[], None]]] = {

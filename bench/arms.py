@@ -15,33 +15,51 @@ DEMO_DATABASE = BENCH.parent / ".cache" / "bench-demo.sqlite3"
 
 @dataclasses.dataclass(frozen=True)
 class Arm:
-    """One server with one thread for views, one worker process and no access log."""
+    """One server with one worker process, no access log, and by default one thread for views."""
 
     name: str
     distribution: str
     command: str
     options: tuple
+    threads_option: str = "--threads"
+    # `None` leaves the number to the server.
+    threads: int | None = 1
+    # What the server's environment says; an empty one is what it does by itself.
+    variables: tuple = ()
 
     def command_line(self, executable, app, port, directory=APPS):
-        values = {"app": app, "port": port, "apps": directory}
-        return [str(executable), *(option.format(**values) for option in self.options)]
+        return [str(executable), *self._words({"app": app, "port": port, "apps": directory})]
 
     def shown(self, app):
         """The command line for a result file: no path and no port of this machine."""
-        shown = {"app": app, "port": "PORT", "apps": "DIRECTORY"}
-        options = (option.format(**shown) for option in self.options)
-        return " ".join([self.command, *options])
+        variables = [f"{name}={value}" for name, value in self.variables]
+        words = self._words({"app": app, "port": "PORT", "apps": "DIRECTORY"})
+        return " ".join([*variables, self.command, *words])
+
+    def with_threads(self, threads, name=None, variables=()):
+        """The same server with another number of threads, and with these variables."""
+        number = "auto" if threads is None else threads
+        return dataclasses.replace(
+            self,
+            name=name or f"{self.name}-{number}",
+            threads=threads,
+            variables=tuple(variables),
+        )
+
+    def _words(self, values):
+        threads = () if self.threads is None else (self.threads_option, str(self.threads))
+        return [*(option.format(**values) for option in self.options), *threads]
 
 
 def hoopsnake(io):
-    options = f"serve {{app}} --bind 127.0.0.1:{{port}} --io {io} --workers 1 --threads 1"
+    options = f"serve {{app}} --bind 127.0.0.1:{{port}} --io {io} --workers 1"
     return Arm(
         f"hoopsnake-{io}", "hoopsnake", "hoopsnake", (*options.split(), "--app-dir", "{apps}")
     )
 
 
 def gunicorn(worker_class, *more):
-    options = f"-k {worker_class} --workers 1 --threads 1 --bind 127.0.0.1:{{port}}"
+    options = f"-k {worker_class} --workers 1 --bind 127.0.0.1:{{port}}"
     fixed = ("--no-control-socket", "--log-level", "warning", "--chdir", "{apps}", "{app}")
     return Arm(
         f"gunicorn-{worker_class}", "gunicorn", "gunicorn", (*options.split(), *more, *fixed)
@@ -58,10 +76,11 @@ ARMS = {
             "granian",
             "granian",
             (
-                *"--interface wsgi --http 1 --no-ws --workers 1 --blocking-threads 1".split(),
+                *"--interface wsgi --http 1 --no-ws --workers 1".split(),
                 *"--host 127.0.0.1 --port {port} --no-access-log --log-level warning".split(),
                 *("--working-dir", "{apps}", "{app}"),
             ),
+            "--blocking-threads",
         ),
         gunicorn("gthread", "--keep-alive", "75"),
         # Closes after each response, so it also pays for a connection a request: not a default arm.
@@ -71,10 +90,11 @@ ARMS = {
             "m0serve",
             "m0serve",
             (
-                *"--host 127.0.0.1 --port {port} --workers 1 --blocking-threads 1".split(),
+                *"--host 127.0.0.1 --port {port} --workers 1".split(),
                 # Its default closes each connection after 1000 requests.
                 *"--protocol wsgi --max-keepalive-requests 0 --app-dir {apps} {app}".split(),
             ),
+            "--blocking-threads",
         ),
     )
 }
@@ -110,6 +130,13 @@ class Workload:
     is_whole: bool = True
     # What the application's own environment is told; its database is made by `prepare_demo`.
     variables: tuple = ()
+    path: str = "/"
+
+
+def bare_work(path):
+    """A bare view that does what its path names, such as /spin/650; see apps/work.py."""
+    name = path.strip("/").replace("/", "-") or "no-work"
+    return Workload(name, "bare_work:application", (), f"a bare view, {path}", path=path)
 
 
 WORKLOADS = {
@@ -128,6 +155,7 @@ WORKLOADS = {
             is_whole=False,
             variables=(("DEMO_DATABASE", str(DEMO_DATABASE)), ("DEMO_DEBUG", "0")),
         ),
+        *(bare_work(f"/spin/{microseconds}") for microseconds in (35, 300, 650)),
     )
 }
 

@@ -15,6 +15,8 @@ from arms import BENCH, BODY
 ROOT = BENCH.parent
 # What a client may take over its own run time before it counts as hung.
 GRACE_SECONDS = 30
+# How long a starved request may wait, the default of `probe --timeout`.
+PROBE_TIMEOUT_SECONDS = 60
 
 
 class ClientError(Exception):
@@ -47,7 +49,15 @@ class Wrk:
         return found[1] if found else "unknown"
 
     def run(
-        self, port, connections, seconds, headers=(), cpus=None, rate=None, expected=BODY
+        self,
+        port,
+        connections,
+        seconds,
+        headers=(),
+        cpus=None,
+        rate=None,
+        expected=BODY,
+        path="/",
     ):
         del expected  # wrk compares no bodies
         if rate is not None:
@@ -55,7 +65,7 @@ class Wrk:
         command = [self.path, "-t1", f"-c{connections}", f"-d{seconds}s", "--latency"]
         for name, value in headers:
             command += ["-H", f"{name}: {value}"]
-        command.append(f"http://127.0.0.1:{port}/")
+        command.append(f"http://127.0.0.1:{port}{path}")
         text, cpu = run_client(command, seconds, cpus)
         return parse_wrk(text, cpu)
 
@@ -72,8 +82,8 @@ class Checking:
         text = subprocess.run([self.path, "--version"], capture_output=True, text=True).stdout
         return text.split()[-1] if text else "unknown"
 
-    def command(self, port, connections, limit, headers=(), rate=None, expected=BODY):
-        command = [str(self.path), "load", f"http://127.0.0.1:{port}/", *limit]
+    def command(self, port, connections, limit, headers=(), rate=None, expected=BODY, path="/"):
+        command = [str(self.path), "load", f"http://127.0.0.1:{port}{path}", *limit]
         command += ["--connections", str(connections), "--expect-status", "200"]
         if expected is not None:
             command += ["--expect-body", expected.decode()]
@@ -82,14 +92,33 @@ class Checking:
         return command + (["--rate", str(rate)] if rate is not None else [])
 
     def run(
-        self, port, connections, seconds, headers=(), cpus=None, rate=None, expected=BODY
+        self,
+        port,
+        connections,
+        seconds,
+        headers=(),
+        cpus=None,
+        rate=None,
+        expected=BODY,
+        path="/",
     ):
         with tempfile.TemporaryDirectory() as directory:
             result = Path(directory, "result.json")
             limit = ["--seconds", str(seconds)]
-            command = self.command(port, connections, limit, headers, rate, expected)
+            command = self.command(port, connections, limit, headers, rate, expected, path)
             _, cpu = run_client([*command, "--json", str(result)], seconds, cpus, codes=(0, 1))
             return parse_checking(json.loads(result.read_text()), cpu)
+
+    def probe(self, port, path, connections, seconds, warm_up):
+        """Judges the order of answers; returns the client's own result."""
+        with tempfile.TemporaryDirectory() as directory:
+            result = Path(directory, "result.json")
+            command = [str(self.path), "probe", f"http://127.0.0.1:{port}{path}"]
+            command += ["--connections", str(connections), "--seconds", str(seconds)]
+            command += ["--warm-up", str(warm_up), "--expect-body", BODY.decode()]
+            command += ["--expect", "any", "--json", str(result)]
+            run_client(command, seconds + warm_up + PROBE_TIMEOUT_SECONDS, None, codes=(0, 1))
+            return json.loads(result.read_text())
 
 
 def parse_checking(result, cpu):
@@ -101,7 +130,7 @@ def parse_checking(result, cpu):
         errors,
         result["seconds"],
         result["requests_per_second"],
-        {name: result["latency_us"][name] for name in ("p50", "p99", "max")},
+        {name: result["latency_us"][name] for name in ("p50", "p99", "p999", "max")},
         cpu,
     )
 

@@ -38,23 +38,8 @@ def main():
     chosen, skipped = choose_arms(options, bin_directory, hoopsnake)
     load_client = make_client(options)
     versions = machine.versions(bin_directory / "python")
-    run = {
-        "date": machine.today(),
-        "machine": machine.facts(),
-        "python": versions["python"],
-        "compiler": versions["compiler"],
-        "packages": versions["packages"],
-        "client": {"name": load_client.name, "version": load_client.version()},
-        "invocation": shown_invocation(options),
-        "settings": settings(options),
-        "arms": {arm.name: arm.shown("APP") for arm, _ in chosen},
-        "workloads": {name: arms.WORKLOADS[name].words for name in options.workloads},
-        "apps": {name: arms.WORKLOADS[name].app for name in options.workloads},
-        "skipped": skipped,
-        "rates": {},
-        "runs": [],
-        "failures": [],
-    }
+    run = new_run(options, chosen, skipped, load_client, versions)
+    run["invocation"] = shown_invocation(options)
     bench = Bench(options, chosen, load_client, arms.environment(bin_directory), run)
     try:
         bench.measure()
@@ -64,6 +49,26 @@ def main():
     print(f"\nwritten: {os.path.relpath(directory)}")
     failed = run["failures"] or any(entry["errors"] for entry in run["runs"])
     return 1 if failed or not run["runs"] else 0
+
+
+def new_run(options, chosen, skipped, load_client, versions):
+    """A result without runs."""
+    return {
+        "date": machine.today(),
+        "machine": machine.facts(),
+        "python": versions["python"],
+        "compiler": versions["compiler"],
+        "packages": versions["packages"],
+        "client": {"name": load_client.name, "version": load_client.version()},
+        "settings": settings(options),
+        "arms": {arm.name: arm.shown("APP") for arm, _ in chosen},
+        "workloads": {name: arms.WORKLOADS[name].words for name in options.workloads},
+        "apps": {name: arms.WORKLOADS[name].app for name in options.workloads},
+        "skipped": skipped,
+        "rates": {},
+        "runs": [],
+        "failures": [],
+    }
 
 
 class Bench:
@@ -97,7 +102,9 @@ class Bench:
 
     def calibrate(self):
         """The fixed rate of each workload and connection count: a share of the baseline's reach."""
-        arm, executable = next(each for each in self.chosen if each[0].name == arms.BASELINE)
+        arm, executable = next(
+            each for each in self.chosen if each[0].name == self.options.baseline
+        )
         for workload in (arms.WORKLOADS[name] for name in self.options.workloads):
             with self.start(workload, arm, executable) as server:
                 for connections in self.options.connections:
@@ -126,7 +133,7 @@ class Bench:
     def start(self, workload, arm, executable):
         port = process.free_port()
         command = arm.command_line(executable, workload.app, port, workload.directory)
-        variables = self.environment | dict(workload.variables)
+        variables = self.environment | dict(workload.variables) | dict(arm.variables)
         server = process.Server(command, port, variables, self.server_cpu)
         try:
             server.wait_ready(workload.expected, whole=workload.is_whole)
@@ -164,7 +171,14 @@ class Bench:
     def load(self, server, workload, connections, seconds, rate):
         expected = workload.expected if workload.is_whole else None
         return self.client.run(
-            server.port, connections, seconds, workload.headers, self.client_cpu, rate, expected
+            server.port,
+            connections,
+            seconds,
+            workload.headers,
+            self.client_cpu,
+            rate,
+            expected,
+            workload.path,
         )
 
     def report(self, label, entry):
@@ -227,7 +241,7 @@ def settings(options):
         "pin": options.pin,
         "rate": options.rate,
         "open_loop": options.open_loop,
-        "baseline": arms.BASELINE,
+        "baseline": options.baseline,
     }
 
 
@@ -252,7 +266,7 @@ def clean(text):
 
 
 def write_result(run, options):
-    directory = options.output or result_directory(options.quick)
+    directory = options.output or result_directory(options.quick, machine.tag())
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "raw.json").write_text(json.dumps(run, indent=1, ensure_ascii=False) + "\n")
     (directory / "README.md").write_text(result_page.render(run))
@@ -261,10 +275,10 @@ def write_result(run, options):
     return directory
 
 
-def result_directory(quick):
+def result_directory(quick, tag):
     """A new one; a smoke run is not a result and stays out of the tree."""
     parent = environment.ROOT / ".cache" / "bench-smoke" if quick else arms.BENCH / "results"
-    name = f"{machine.today()}-{machine.tag()}"
+    name = f"{machine.today()}-{tag}"
     for number in range(1, 1000):
         directory = parent / (name if number == 1 else f"{name}-{number}")
         if not directory.exists():
@@ -298,6 +312,7 @@ def parse_options():
     add("--quick", action="store_true", help="one round of two seconds, kept in .cache")
     options = parser.parse_args()
     options.arguments = sys.argv[1:]
+    options.baseline = arms.BASELINE
     rounds, seconds = (1, 2) if options.quick else (3, 5)
     options.rounds = options.rounds or rounds
     options.seconds = options.seconds or seconds

@@ -30,15 +30,21 @@ def prepare(python=None, hoopsnake=None, build=True):
     install_peers(interpreter)
     command = None
     if hoopsnake is not None and not hoopsnake.endswith(".whl"):
-        command = Path(hoopsnake).resolve()
-        if not command.is_file():
-            sys.exit(f"--hoopsnake {hoopsnake}: no such file; give a wheel or a command")
+        _, command = of_command(hoopsnake)
     elif hoopsnake is not None:
         pip(interpreter, "install", "--force-reinstall", "--no-deps", hoopsnake)
     elif build and (ROOT / "pyproject.toml").is_file():
         say("building hoopsnake with the release profile")
         pip(interpreter, "install", "--force-reinstall", "--no-deps", str(ROOT))
     return bin_directory, command
+
+
+def of_command(hoopsnake):
+    """The same for an installed command alone: no environment is made, no peer is there."""
+    command = Path(hoopsnake).absolute()
+    if not command.is_file():
+        sys.exit(f"--hoopsnake {hoopsnake}: no such file; give a wheel or a command")
+    return command.parent, command
 
 
 def install_peers(interpreter):

@@ -21,6 +21,24 @@ def tag():
     return f"linux-{version[0] if version else 'unknown'}-{os.cpu_count()}cpu"
 
 
+def class_name():
+    """Machines that starve alike, such as 2cpu-genuineintel-6-linux-6: CPUs, their family, kernel."""
+    text = read("/proc/cpuinfo") or ""
+    vendor = cpu_field(text, "vendor_id", "CPU implementer") or platform.machine()
+    family = cpu_field(text, "cpu family", "CPU architecture") or "unknown"
+    words = (f"{os.cpu_count()}cpu", vendor, family, "linux", platform.release().split(".")[0])
+    return re.sub(r"[^a-z0-9-]", "", "-".join(words).lower())
+
+
+def cpu_field(text, *names):
+    """The first of these fields of /proc/cpuinfo that is there: x86 and Arm name them apart."""
+    for name in names:
+        found = re.search(rf"^{name}\s*:\s*(\S+)", text, re.MULTILINE)
+        if found:
+            return found[1]
+    return None
+
+
 def facts():
     return {
         "kernel": platform.release(),

@@ -15,6 +15,11 @@ TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 READY_SECONDS_MAX = 30.0
 STOP_SECONDS_MAX = 10.0
 KILL_SECONDS_MAX = 2.0
+LOG_BYTES_SHOWN = 4000
+# More than a server says about itself when it ends.
+LOG_BYTES_MAX = 256 * 1024
+# How the kernel schedules it; under SCHED_BATCH a thread that wakes up preempts nobody.
+POLICIES = {"normal": (), "batch": ("chrt", "--batch", "0")}
 
 
 class ServerError(Exception):
@@ -39,11 +44,12 @@ class Cpu:
 class Server:
     """One server in a session of its own, so that all its processes are found and ended by id."""
 
-    def __init__(self, command, port, environment, cpus=None):
+    def __init__(self, command, port, environment, cpus=None, policy="normal"):
         self.port = port
         self.command = command
         self._log = tempfile.TemporaryFile()
-        prefix = ["taskset", "-c", cpus] if cpus else []
+        self._last_log = None
+        prefix = [*POLICIES[policy], *(["taskset", "-c", cpus] if cpus else [])]
         self._process = subprocess.Popen(
             [*prefix, *command],
             stdin=subprocess.DEVNULL,
@@ -82,10 +88,12 @@ class Server:
         if code is not None:
             raise ServerError(f"ended with code {code}\n{self.log()}")
 
-    def log(self):
-        """The last lines of its output."""
+    def log(self, bytes_max=LOG_BYTES_SHOWN):
+        """The last lines of its output, also after its end."""
+        if self._last_log is not None:
+            return self._last_log[-bytes_max:]
         size = self._log.seek(0, os.SEEK_END)
-        self._log.seek(max(0, size - 4000))
+        self._log.seek(max(0, size - bytes_max))
         return self._log.read().decode(errors="replace").strip()
 
     def pids(self):
@@ -109,21 +117,50 @@ class Server:
         """Resident bytes of the tree, shared pages divided among their users."""
         return sum(pss_bytes(pid) or 0 for pid in self.pids())
 
-    def stop(self):
-        """TERM to the leader, then KILL to what is left of the session. Returns the exit code."""
+    def scheduling(self):
+        """The policies of all its threads, such as {os.SCHED_OTHER}."""
+        found = set()
+        for pid in self.pids():
+            for task in os.scandir(f"/proc/{pid}/task"):
+                with contextlib.suppress(ProcessLookupError):
+                    found.add(os.sched_getscheduler(int(task.name)))
+        return found
+
+    def pause(self, seconds):
+        """Stops all its processes for this long, as a machine does that is busy elsewhere."""
+        stopped = self.pids()
+        try:
+            signal_all(stopped, signal.SIGSTOP)
+            time.sleep(seconds)
+        finally:
+            signal_all(stopped, signal.SIGCONT)
+
+    def stop(self, patience=STOP_SECONDS_MAX):
+        """TERM to the leader, after `patience` seconds KILL to what is left of the session.
+
+        Returns the exit code; stopping again changes nothing.
+        """
+        if self._last_log is not None:
+            return self._process.returncode
         if self._process.poll() is None:
             self._process.send_signal(signal.SIGTERM)
             with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(STOP_SECONDS_MAX)
+                self._process.wait(patience)
         deadline = time.monotonic() + KILL_SECONDS_MAX
         while (left := self.pids()) and time.monotonic() < deadline:
-            for pid in left:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+            signal_all(left, signal.SIGKILL)
             time.sleep(0.01)
         code = self._process.wait()
+        self._last_log = self.log(LOG_BYTES_MAX)
         self._log.close()
         return code
+
+
+def signal_all(pids, number):
+    """To each that is still there."""
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
 
 
 @dataclasses.dataclass(frozen=True)

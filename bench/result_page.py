@@ -110,16 +110,14 @@ def latency(cell, name):
     return f"{statistics.median(known):.0f}" if known else "–"
 
 
-def facts(run):
-    machine, settings = run["machine"], run["settings"]
-    pinned = {"apart": "server on CPU 0, client on CPU 1", "none": "not pinned"}[settings["pin"]]
+def machine_facts(run):
+    """The machine and the versions, in lines that hold no path."""
+    machine = run["machine"]
     packages = {name.lower(): version for name, version in run["packages"].items()}
     shown_packages = ", ".join(
         f"{name} {packages[name.lower()]}" for name in PACKAGES_SHOWN if name.lower() in packages
     )
-    lines = [
-        "## Machine and settings",
-        "",
+    return [
         f"- kernel {machine['kernel']}, {machine['architecture']}, {machine['cpu_model']},"
         f" {machine['cpus']} CPUs{' of a virtual machine' if machine['virtual'] else ''},"
         f" {machine['memory_mib']} MiB, {machine['libc']}",
@@ -127,6 +125,16 @@ def facts(run):
         f" load average at start {machine['load_average_at_start']:.2f}",
         f"- Python {run['python']} ({run['compiler']}); {shown_packages}",
         f"- hoopsnake revision {machine['revision']}",
+    ]
+
+
+def facts(run):
+    settings = run["settings"]
+    pinned = {"apart": "server on CPU 0, client on CPU 1", "none": "not pinned"}[settings["pin"]]
+    lines = [
+        "## Machine and settings",
+        "",
+        *machine_facts(run),
         f"- client {run['client']['name']} {run['client']['version']}; {pinned};"
         f" {settings['rounds']} rounds, {settings['seconds']} s a run,"
         f" {settings['warm_up']} s warm-up, a fresh server for each arm, workload and round",

@@ -1,14 +1,26 @@
 """Tests of the measuring tools: python3 -m unittest discover -s bench -t bench"""
 
+import dataclasses
+import json
 import os
 import random
+import signal
+import socket
 import sys
+import tempfile
 import unittest
+from pathlib import Path
+from unittest import mock
 
 import arms
 import client
+import counters
+import loads
 import machine
+import mixed
 import plot
+import pool_page
+import probe
 import process
 import result_page
 import soak
@@ -108,6 +120,241 @@ class Pairs(unittest.TestCase):
         self.assertEqual(first, statistics_of_pairs.compare(ours, [1.0] * 11))
 
 
+TABLE = """2026-11-30T19:31:20.986Z INFO  worker[7] the pool:
+lane: threads=2 idle_wakes=30 aged_wakes=10
+reactor: waits=9 pokes_sent=3 pokes_skipped=1 passes_over_1ms=4 passes_over_2ms=0
+thread 0: jobs=397 kept=212 drops_in_slice=2 yields=22
+  ring-wait n=397       p50=20971.5   p99=75497.5   p99.9=351945.5  max=351945.5 us
+  GIL-wait  n=301       p50=3407.9    p99=37748.7   p99.9=49928.6   max=49928.6 us
+  service   n=397       p50=720.9     p99=18874.4   p99.9=310350.5  max=310350.5 us
+thread 1: jobs=3 kept=1 drops_in_slice=0 yields=0
+2026-11-30T19:31:20.989Z INFO  supervisor[5] stopped code=0
+"""
+
+
+class Counters(unittest.TestCase):
+    def test_the_table_is_read_whole(self):
+        found = counters.read(TABLE)
+        self.assertEqual(
+            (found.jobs, found.kept, found.in_slice_drops, found.yields), (400, 213, 2, 22)
+        )
+        self.assertEqual(found.wakes_per_job, 0.1)
+        self.assertEqual(found.reactor["passes_over_1ms"], 4)
+        self.assertEqual(found.worst("GIL-wait", "p99"), 37748.7)
+        # The second served under 1 % of the jobs.
+        self.assertEqual((found.busy_threads, len(found.threads)), (1, 2))
+
+    def test_a_server_without_a_table_has_none(self):
+        self.assertIsNone(counters.read("[INFO] thread 1: ready\n"))
+
+    def test_a_file_keeps_what_was_read(self):
+        found = counters.read(TABLE)
+        again = counters.Counters(**json.loads(json.dumps(dataclasses.asdict(found))))
+        self.assertEqual(again, found)
+
+
+def found_by_client(long_waits=0, most_passed_over=0, requests=1000, errors=()):
+    return {
+        "requests": requests,
+        "errors": dict(errors),
+        "requests_per_second": requests / 8,
+        "latency_us": {"p50": 1e3, "p99": 2e3, "p999": 3e3, "max": 4e3},
+        "order": {
+            "long_waits": long_waits,
+            "most_passed_over": most_passed_over,
+            "in_order": long_waits <= 5 and most_passed_over <= 1000,
+        },
+        "gil_share_ms": 0.7,
+        "client_busy": 0.03,
+    }
+
+
+STARVED = {"long_waits": 40, "most_passed_over": 1400}
+
+
+def row_of(trial, load=loads.DEFAULT, counted=None, as_scheduled=True, **found):
+    row = {
+        "arm": trial.name,
+        "load": dataclasses.asdict(load),
+        "as_scheduled": as_scheduled,
+        "counters": counted,
+        "client": found_by_client(**found),
+        "expected": trial.expected,
+    }
+    return row | {"problems": probe.Prober.problems(row)}
+
+
+def counted(**thread):
+    return counters.Counters({}, {}, [{"drops_in_slice": 0, "yields": 0} | thread])
+
+
+class Probe(unittest.TestCase):
+    def test_the_order_decides(self):
+        self.assertEqual(probe.judge(row_of(probe.FAIR)), (True, "in order"))
+        self.assertFalse(probe.judge(row_of(probe.FAIR, **STARVED))[0])
+        self.assertTrue(probe.judge(row_of(probe.KEEP_OFF, **STARVED))[0])
+        self.assertFalse(probe.judge(row_of(probe.CONTROL, **STARVED))[0])
+
+    def test_an_arm_that_starves_nobody_here_is_judged_by_its_counter(self):
+        keeps, drops = counted(yields=9), counted(drops_in_slice=7)
+        for trial, without, fair, wanted in (
+            (probe.KEEP_OFF, drops, keeps, True),
+            (probe.KEEP_OFF, keeps, keeps, False),
+            (probe.KEEP_OFF, drops, drops, False),
+            (probe.TURN_OFF, drops, keeps, True),
+            (probe.TURN_OFF, keeps, keeps, False),
+            (probe.TURN_OFF, drops, drops, False),
+            (probe.KEEP_OFF, None, keeps, False),
+            (probe.KEEP_OFF, drops, None, False),
+        ):
+            with self.subTest(trial=trial.name, without=without, fair=fair):
+                row = row_of(trial, counted=without)
+                passed, words = probe.judge(row, trial.witness, fair)
+                self.assertEqual(passed, wanted, words)
+                self.assertIn("counters", words)
+
+    def test_a_run_that_is_no_measurement_fails_whatever_its_order(self):
+        self.assertFalse(probe.judge(row_of(probe.FAIR, errors={"timeout": 1}))[0])
+        self.assertFalse(probe.judge(row_of(probe.FAIR, requests=0))[0])
+        passed, words = probe.judge(row_of(probe.FAIR, as_scheduled=False))
+        self.assertFalse(passed)
+        self.assertIn("policy", words)
+
+    def test_arms_run_where_the_sweep_says_and_beside_a_fair_one(self):
+        batch = loads.Load(7, 300, "batch")
+        known = loads.Known("class", {"turn-off": batch, "keep-off": None}, [])
+        planned = [(trial.name, load) for trial, load in probe.plan(known, ["normal", "batch"])]
+        default = [loads.DEFAULT.under(policy) for policy in ("normal", "batch")]
+        self.assertEqual(
+            planned,
+            [
+                *(("fair", load) for load in (*default, batch)),
+                ("turn-off", batch),
+                *(("keep-off", load) for load in default),
+                *(("control", loads.CONTROL.under(policy)) for policy in ("normal", "batch")),
+            ],
+        )
+
+    def test_a_machine_too_slow_to_starve_anybody_is_said(self):
+        rows = [row_of(probe.FAIR), row_of(probe.CONTROL)]
+        self.assertEqual(list(probe.over_a_slice(rows)), [])
+        for row in rows:
+            row["client"]["gil_share_ms"] = 2.0
+        self.assertEqual(len(list(probe.over_a_slice(rows))), 1)
+
+    def test_columns_are_lined_up(self):
+        lines = list(probe.lined_up(iter([["a", "1"], ["bcd", "20"]])))
+        self.assertEqual(lines, ["a     1", "bcd  20"])
+
+
+def entry_of(load, keep_off, fair=({},), problems=()):
+    def runs(kind):
+        return [loads.figures(row_of(probe.FAIR, load, **found)) for found in kind]
+
+    return {
+        "load": dataclasses.asdict(load),
+        "problems": list(problems),
+        "fair": runs(fair),
+        "keep-off": runs(keep_off),
+    }
+
+
+class Loads(unittest.TestCase):
+    def test_the_widest_margin_wins_and_only_where_every_run_agrees(self):
+        at = loads.Load
+        table = [
+            entry_of(at(3, 650), [{"long_waits": 12}, STARVED]),
+            entry_of(at(5, 650), [STARVED, STARVED]),
+            entry_of(at(6, 650), [STARVED, {}]),
+            entry_of(at(7, 650), [STARVED] * 2, fair=[{}, STARVED]),
+            entry_of(at(8, 650), [STARVED] * 2, problems=["1 × timeout"]),
+            entry_of(at(5, 650, "batch"), [STARVED, STARVED]),
+        ]
+        known = loads.Known.from_table(table, ["keep-off"])
+        self.assertEqual(known.loads_of("keep-off"), [at(5, 650)])
+        nothing = loads.Known.from_table(table[2:5], ["keep-off"])
+        self.assertEqual(nothing.loads_of("keep-off"), [])
+        self.assertIn("no load of the sweep", nothing.words())
+        self.assertIn("12/0 40/1400", " ".join(map(str, list(loads.table_lines(table))[1])))
+
+    def test_the_machines_file_is_read_as_it_was_written(self):
+        table = [entry_of(loads.Load(5, 650, "batch", "0"), [STARVED])]
+        known = loads.Known.from_table(table, ["keep-off"])
+        with tempfile.TemporaryDirectory() as directory:
+            path = known.write(Path(directory), {"kernel": "6"})
+            self.assertEqual(loads.Known.of_this_machine(Path(directory)), known)
+            self.assertIn(machine.class_name(), path.name)
+            elsewhere = loads.Known.of_this_machine(Path(directory, "none"))
+        self.assertEqual(elsewhere.loads_of("keep-off"), [])
+
+    def test_committed_files_can_be_used(self):
+        for path in loads.DIRECTORY.glob("*.json"):
+            with self.subTest(path.name):
+                kept = json.loads(path.read_text())["loads"]
+                for load in filter(None, kept.values()):
+                    self.assertIn(loads.Load(**load).policy, process.POLICIES)
+
+
+class Mixed(unittest.TestCase):
+    def rows(self):
+        for number in range(1, 10):
+            for scenario, p99 in ((mixed.ALONE, 1000.0), (mixed.SCENARIOS[3], 1500.0)):
+                yield {
+                    "round": number,
+                    "app": "bare",
+                    "server": "granian",
+                    "beside": str(scenario),
+                    "requests_per_second": 1.0,
+                    "latency_us": {"p50": 1.0, "p99": p99 * number},
+                    "errors": {},
+                }
+        yield {"round": 1, "app": "bare", "server": "hoopsnake-uring", "failure": "gone"}
+
+    def test_the_slowdown_is_that_of_the_same_round_and_server(self):
+        rows = list(self.rows())
+        found = mixed.slowdown(rows, "bare", "granian", mixed.SCENARIOS[3])
+        self.assertEqual((found["median_of_ratios"], found["interval_95"]), (1.5, [1.5, 1.5]))
+        self.assertIsNone(mixed.slowdown(rows, "bare", "granian", mixed.SCENARIOS[1]))
+
+    def test_a_request_that_hangs_is_asked_and_its_connection_closed(self):
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            with mixed.asked(listener.getsockname()[1], "/hang/0"):
+                peer, _ = listener.accept()
+                self.assertTrue(peer.recv(100).startswith(b"GET /hang/0 HTTP/1.1\r\n"))
+            with peer:
+                self.assertEqual(peer.recv(100), b"")
+
+    def test_a_page_has_every_section_and_every_fault(self):
+        fair = row_of(probe.FAIR, counted=dataclasses.asdict(counters.read(TABLE)))
+        fair |= {"round": 1, "passed": True, "verdict": "in order"}
+        failed = fair | {"arm": "granian", "passed": False, "verdict": "1 × timeout"}
+        settings = dataclasses.asdict(pool_options()) | {"revision": "r"}
+        page = pool_page.render(
+            sample_run()
+            | {
+                "machine_class": "c",
+                "settings": dict.fromkeys(pool_page.PARTS, settings),
+                "sections": {
+                    "arms": [fair],
+                    "order": [fair, failed],
+                    "mixed": list(self.rows()),
+                    "wakes": [fair],
+                    "throughput": {"apart": sample_run() | {"failures": ["broken"]}},
+                },
+            }
+        )
+        for text in ("granian (5 threads, 650 µs, normal): 1 × timeout", "gone", "broken"):
+            self.assertIn(text, page)
+        for text in ("| 1.500 [1.500, 1.500] |", "| fair | 20 | 125 | 0.100 | 1 | 2 |", "## bare"):
+            self.assertIn(text, page)
+
+
+def pool_options():
+    import pool
+
+    return pool.Options(["arms"], 1, 1, 1, 1, ["none"], None, None)
+
+
 class Soak(unittest.TestCase):
     def samples(self, *sizes):
         return [
@@ -148,6 +395,66 @@ class Processes(unittest.TestCase):
             self.assertEqual(len(pids), 2)
             self.assertEqual(set(server.rss_bytes()), set(pids))
         self.assertEqual(server.pids(), [])
+
+    def started(self, script, **how):
+        """A server of this script, after it has printed its line."""
+        command = [sys.executable, "-c", f"{script}; print('ready', flush=True); open(0).read()"]
+        command = ["sh", "-c", 'sleep 60 | "$@"', "sh", *command]
+        server = process.Server(command, 0, dict(os.environ), **how)
+        self.addCleanup(server.stop)
+        for _ in range(600):
+            if "ready" in server.log():
+                return server
+            server.check_alive()
+            process.time.sleep(0.05)
+        raise AssertionError("the script did not start")
+
+    def test_a_policy_is_that_of_every_thread(self):
+        thread = "threading.Thread(target=time.sleep, args=[60], daemon=True)"
+        script = f"import threading, time; {thread}.start()"
+        for policy, wanted in probe.SCHEDULING.items():
+            with self.subTest(policy):
+                self.assertEqual(self.started(script, policy=policy).scheduling(), wanted)
+
+    def test_a_pause_stops_every_process_and_ends(self):
+        server = self.started("pass")
+        states = []
+
+        def look(seconds):
+            self.assertEqual(seconds, 0.3)
+            # The signal is pending until the process runs.
+            for _ in range(600):
+                states[:] = self.states_of(server)
+                if set(states) == {"T"}:
+                    return
+                os.sched_yield()
+
+        with mock.patch("process.time.sleep", look):
+            server.pause(0.3)
+        self.assertEqual(set(states), {"T"})
+        self.assertGreaterEqual(len(states), 2)
+        self.assertNotIn("T", self.states_of(server))
+
+    @staticmethod
+    def states_of(server):
+        pids = server.pids()
+        return [stat.state for stat in process.all_stats() if stat.pid in pids]
+
+    def test_the_log_is_there_after_the_end(self):
+        server = self.started("pass")
+        server.stop()
+        self.assertEqual(server.log(), "ready")
+        self.assertEqual(server.stop(), -signal.SIGTERM)
+
+
+class Machines(unittest.TestCase):
+    def test_a_class_is_a_file_name_and_names_no_machine(self):
+        for text, wanted in (
+            ("vendor_id\t: AuthenticAMD\ncpu family\t: 25\nmodel\t\t: 1\n", "authenticamd-25"),
+            ("CPU implementer\t: 0x41\nCPU architecture: 8\n", "0x41-8"),
+        ):
+            with mock.patch("machine.read", lambda _, text=text: text):
+                self.assertRegex(machine.class_name(), rf"^\d+cpu-{wanted}-linux-\d+$")
 
 
 class Pages(unittest.TestCase):

@@ -2,6 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use rustix::time::{ClockId, clock_gettime};
+
 /// Nanoseconds since one moment: the start of the run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Stopwatch {
@@ -24,4 +26,10 @@ impl Stopwatch {
     pub(crate) fn nanos(&self) -> u64 {
         u64::try_from(self.elapsed().as_nanos()).unwrap_or(u64::MAX)
     }
+}
+
+/// CPU time that this process has taken since it started.
+pub(crate) fn cpu_time() -> Duration {
+    // The kernel's clock is never negative; it would count as nothing.
+    Duration::try_from(clock_gettime(ClockId::ProcessCPUTime)).unwrap_or_default()
 }

@@ -10,6 +10,7 @@ use tokio_uring::net::TcpStream;
 
 use crate::body::Expectation;
 use crate::clock::Stopwatch;
+use crate::order::{Order, SendRank};
 use crate::pace::{Batch, Pace};
 use crate::response::{Response, ResponseReader, Step, Violation};
 use crate::tally::{ErrorKind, Tally};
@@ -29,10 +30,65 @@ pub(crate) struct Run {
     pub(crate) body: Expectation,
     /// Time of the run.
     pub(crate) stopwatch: Stopwatch,
+    /// Answers to what was sent before this moment of the run are checked and not counted.
+    pub(crate) warm_up_nanos: u64,
     /// What may be sent.
     pub(crate) pace: Pace,
     /// What happened.
     pub(crate) tally: Tally,
+    /// In which order, if anybody asks; warm-up left out.
+    pub(crate) order: Option<Rc<Order>>,
+}
+
+/// A batch on its way.
+struct Exchange {
+    batch: Batch,
+    /// Requests of it that have no answer yet.
+    owed: u32,
+    /// Of its first request; none where no order is recorded.
+    first_rank: Option<SendRank>,
+}
+
+impl Run {
+    /// A batch is sent now.
+    fn begin(&self, batch: Batch) -> Exchange {
+        let order = self.order.as_ref().filter(|_| !self.is_warm_up(batch));
+        let first_rank = order.map(|order| order.send(batch.requests));
+        Exchange { batch, owed: batch.requests, first_rank }
+    }
+
+    /// The next answer of a batch is there, right or wrong.
+    fn count(&self, exchange: &mut Exchange, response: Response) {
+        self.settle(exchange);
+        if response.status != self.status {
+            let words = || format!("{} instead of {}", response.status, self.status);
+            self.tally.failure(ErrorKind::Status, 1, words);
+        } else if !response.body_matches {
+            self.tally.failure(ErrorKind::Body, 1, || "not the expected body".to_owned());
+        } else if !self.is_warm_up(exchange.batch) {
+            self.tally.answer(self.stopwatch.nanos().saturating_sub(exchange.batch.due_nanos));
+        }
+    }
+
+    /// The rest of a batch will not be answered.
+    fn fail(&self, mut exchange: Exchange, kind: ErrorKind, words: impl FnOnce() -> String) {
+        self.tally.failure(kind, exchange.owed, words);
+        while exchange.owed > 0 {
+            self.settle(&mut exchange);
+        }
+    }
+
+    /// One request less is waited for.
+    fn settle(&self, exchange: &mut Exchange) {
+        if let (Some(order), Some(first)) = (&self.order, exchange.first_rank) {
+            order.answer(first.after(exchange.batch.requests - exchange.owed));
+        }
+        exchange.owed -= 1;
+    }
+
+    fn is_warm_up(&self, batch: Batch) -> bool {
+        batch.due_nanos < self.warm_up_nanos
+    }
 }
 
 /// One client connection over its whole life, reconnects included.
@@ -112,22 +168,22 @@ impl Connection {
         batch: Batch,
     ) -> After {
         self.watch.answering(self.run.stopwatch.nanos(), stream);
-        let mut owed = batch.requests;
-        let outcome = self.answers(stream, reader, batch, &mut owed).await;
+        let mut exchange = self.run.begin(batch);
+        let outcome = self.answers(stream, reader, &mut exchange).await;
         let timed_out = self.watch.over();
         match outcome {
             Ok(after) => after,
             Err(_) if timed_out => {
                 let words = || "no whole answer in time".to_owned();
-                self.run.tally.failure(ErrorKind::Timeout, owed, words);
+                self.run.fail(exchange, ErrorKind::Timeout, words);
                 After::Reconnect
             }
-            Err(cut) if owed == 0 => {
+            Err(cut) if exchange.owed == 0 => {
                 self.run.tally.mishap(cut.kind, || cut.words);
                 After::Reconnect
             }
             Err(cut) => {
-                self.run.tally.failure(cut.kind, owed, || cut.words);
+                self.run.fail(exchange, cut.kind, || cut.words);
                 After::Reconnect
             }
         }
@@ -137,30 +193,28 @@ impl Connection {
         &mut self,
         stream: &TcpStream,
         reader: &mut ResponseReader,
-        batch: Batch,
-        owed: &mut u32,
+        exchange: &mut Exchange,
     ) -> Result<After, Cut> {
-        let mut received = self.send_and_receive(stream, batch.requests).await?;
+        let mut received = self.send_and_receive(stream, exchange.batch.requests).await?;
         loop {
             if received == 0 {
-                return self.end_of_stream(reader, batch, owed);
+                return self.end_of_stream(reader, exchange);
             }
             let mut rest = &self.input[..received];
-            while *owed > 0 {
+            while exchange.owed > 0 {
                 match reader.feed(rest, &self.run.body) {
                     Ok(Step::NeedMore) => break,
                     Ok(Step::Complete { taken, response }) => {
                         rest = &rest[taken..];
-                        *owed -= 1;
-                        self.count(response, batch);
+                        self.run.count(exchange, response);
                         if !response.keep_alive {
-                            return closing(*owed);
+                            return closing(exchange.owed);
                         }
                     }
                     Err(Violation(words)) => return Err(cut(ErrorKind::Framing, words)),
                 }
             }
-            if *owed == 0 {
+            if exchange.owed == 0 {
                 return if rest.is_empty() {
                     Ok(After::Reuse)
                 } else {
@@ -171,28 +225,14 @@ impl Connection {
         }
     }
 
-    fn count(&self, response: Response, batch: Batch) {
-        let tally = &self.run.tally;
-        if response.status != self.run.status {
-            let words = || format!("{} instead of {}", response.status, self.run.status);
-            tally.failure(ErrorKind::Status, 1, words);
-        } else if !response.body_matches {
-            tally.failure(ErrorKind::Body, 1, || "not the expected body".to_owned());
-        } else {
-            tally.answer(self.run.stopwatch.nanos().saturating_sub(batch.due_nanos));
-        }
-    }
-
     fn end_of_stream(
         &self,
         reader: &mut ResponseReader,
-        batch: Batch,
-        owed: &mut u32,
+        exchange: &mut Exchange,
     ) -> Result<After, Cut> {
         if let Some(response) = reader.end(&self.run.body) {
-            *owed -= 1;
-            self.count(response, batch);
-            return closing(*owed);
+            self.run.count(exchange, response);
+            return closing(exchange.owed);
         }
         Err(if reader.is_between_responses() {
             cut(ErrorKind::Closed, "closed before the answer")
@@ -269,4 +309,74 @@ async fn both<A, B>(first: impl Future<Output = A>, second: impl Future<Output =
         }
     })
     .await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pace::Limit;
+
+    const WARM_UP_NANOS: u64 = 1_000;
+    const RIGHT: Response = Response { status: 200, body_matches: true, keep_alive: true };
+
+    fn run() -> Run {
+        let stopwatch = Stopwatch::start();
+        Run {
+            target: Target::resolve("http://127.0.0.1:1/", &[]).expect("a target"),
+            pipeline: 1,
+            status: 200,
+            body: Expectation::Anything,
+            stopwatch,
+            warm_up_nanos: WARM_UP_NANOS,
+            pace: Pace::new(stopwatch, Limit::Requests(1), None),
+            tally: Tally::new(0),
+            order: Some(Rc::default()),
+        }
+    }
+
+    fn batch(requests: u32, due_nanos: u64) -> Batch {
+        Batch { requests, due_nanos }
+    }
+
+    fn judged(run: &Run) -> (usize, u32) {
+        let verdict = run.order.as_ref().expect("recorded").judge();
+        (verdict.requests, verdict.most_passed_over)
+    }
+
+    #[test]
+    fn warm_up_is_checked_and_neither_counted_nor_judged() {
+        let run = run();
+        let mut early = run.begin(batch(1, WARM_UP_NANOS - 1));
+        let mut judged_one = run.begin(batch(1, WARM_UP_NANOS));
+        run.count(&mut judged_one, RIGHT);
+        run.count(&mut early, RIGHT);
+        assert_eq!((run.tally.answered(), judged(&run)), (1, (1, 0)));
+        let mut wrong = run.begin(batch(1, 0));
+        run.count(&mut wrong, Response { status: 500, ..RIGHT });
+        assert_eq!((run.tally.answered(), run.tally.failed()), (1, 1));
+    }
+
+    #[test]
+    fn answers_of_a_batch_are_ranked_one_by_one() {
+        let run = run();
+        let mut first = run.begin(batch(2, WARM_UP_NANOS));
+        let mut second = run.begin(batch(2, WARM_UP_NANOS));
+        run.count(&mut first, RIGHT);
+        run.count(&mut second, RIGHT);
+        run.count(&mut second, RIGHT);
+        run.count(&mut first, RIGHT);
+        assert_eq!((judged(&run), first.owed, second.owed), ((4, 2), 0, 0));
+    }
+
+    #[test]
+    fn a_request_that_is_given_up_was_passed_over_until_then() {
+        let run = run();
+        let lost = run.begin(batch(1, WARM_UP_NANOS));
+        for _ in 0..3 {
+            let mut served = run.begin(batch(1, WARM_UP_NANOS));
+            run.count(&mut served, RIGHT);
+        }
+        run.fail(lost, ErrorKind::Timeout, || "late".to_owned());
+        assert_eq!((run.tally.failed(), judged(&run)), (1, (4, 3)));
+    }
 }

@@ -2,13 +2,17 @@
 
 #![forbid(unsafe_code)]
 
+mod arguments;
 mod body;
 mod clock;
 mod connection;
 mod load;
+mod order;
 mod pace;
+mod probe;
 mod report;
 mod response;
+mod session;
 mod tally;
 mod target;
 mod watch;
@@ -29,11 +33,14 @@ struct CommandLine {
 enum Command {
     /// Sends requests over keep-alive connections and checks every response.
     Load(load::LoadArguments),
+    /// Judges the order in which a server answers: who was passed over, and how often.
+    Probe(probe::ProbeArguments),
 }
 
 fn main() -> ExitCode {
     let outcome = match CommandLine::parse().command {
         Command::Load(arguments) => load::run(arguments),
+        Command::Probe(arguments) => probe::run(arguments),
     };
     match outcome {
         Ok(code) => code,

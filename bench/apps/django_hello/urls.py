@@ -1,5 +1,6 @@
-"""The one view."""
+"""One view without work, and one with the work that its path names."""
 
+import work
 from django.http import HttpResponse
 from django.urls import path
 
@@ -8,4 +9,9 @@ def hello(request):
     return HttpResponse(b"Hello, world!", content_type="text/plain")
 
 
-urlpatterns = [path("", hello)]
+def after_work(request, kind, microseconds):
+    work.KINDS[kind](microseconds)
+    return hello(request)
+
+
+urlpatterns = [path("", hello), path("<slug:kind>/<int:microseconds>", after_work)]
