@@ -180,7 +180,9 @@ impl ReactorCounts {
         ReactorFigures {
             waits: self.waits.get(),
             pokes_sent: pokes,
-            pokes_skipped: sum(|thread| thread.completions) - sum(|thread| thread.pokes),
+            // The counts are read one after another while their threads go on.
+            pokes_skipped: sum(|thread| thread.completions)
+                .saturating_sub(sum(|thread| thread.pokes)),
             long_passes: self.timed.then(|| self.long_passes.each_ref().map(Count::get)),
         }
     }
