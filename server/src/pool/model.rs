@@ -287,7 +287,8 @@ fn a_burst_into_a_parked_lane_wakes_one_thread() {
             lane.submit(job).expect("room");
             lane.wake_for_work();
         }
-        assert!(lane.figures().idle_wakes == 1, "a thread that is awake is no reason for a wake");
+        // None if a thread was still on its way to sleep, and found the job by its second look.
+        assert!(lane.figures().idle_wakes <= 1, "a thread is awake, and a second one was woken");
         lane.wake_aged();
         takers.into_iter().for_each(|taker| {
             assert!(matches!(taker.join().expect("no panic"), Next::Job(_)));
