@@ -390,3 +390,33 @@ fn a_wake_held_back_is_made_before_a_thread_stands_back_for_another() {
         assert_eq!(lane.figures().threads[0].kept, 0);
     });
 }
+
+#[test]
+fn a_wake_held_back_is_made_by_a_thread_whose_next_job_a_sibling_took() {
+    check(2, || {
+        let completions = completions();
+        let turn = Arc::new(Turn::off());
+        let lane = Lane::with_policy(2, 4, Arc::clone(&completions), Policy::default(), turn);
+        let lane = Arc::new(lane);
+        lane.submit(1).expect("room");
+        lane.submit(2).expect("room");
+        let workers: Vec<_> = (0..2)
+            .map(|index| {
+                let (lane, completions) = (Arc::clone(&lane), Arc::clone(&completions));
+                thread::spawn(move || {
+                    // The second job never ends.
+                    while let Next::Job(job) = lane.next_job(ThreadIndex(index)) {
+                        if job == 2 {
+                            break;
+                        }
+                        completions.push(Token::new(job, 0));
+                        lane.completed(ThreadIndex(index));
+                    }
+                })
+            })
+            .collect();
+        see_completions(&completions, 1);
+        lane.stop();
+        workers.into_iter().for_each(|worker| worker.join().expect("no panic"));
+    });
+}
