@@ -246,3 +246,152 @@ impl<'lane, J: Send, I: Interpreter> Runner<'lane, J, I> {
         }
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::exchange::Completions;
+    use crate::pool::{Knobs, Policy};
+    use crate::reactor::wake::Waker;
+    use crate::sync::Arc;
+
+    /// A lock whose waits are set, and a clock that only it and yields turn.
+    struct Staged {
+        epoch: Instant,
+        now_us: AtomicU64,
+        lock_wait_us: AtomicU64,
+        yields: AtomicU64,
+        /// Of the contenders that wait, so many get the lock and pass it on at each drop.
+        passers: AtomicU64,
+        lane: Lane<u32>,
+    }
+
+    impl Staged {
+        /// A lane of one thread and one other contender, with jobs on its ring.
+        fn new() -> Self {
+            let completions = Arc::new(Completions::new(1, Waker::new().expect("an eventfd")));
+            let turn = Arc::new(Turn::new(true, 2, &Knobs::default()));
+            let lane = Lane::with_policy(1, 16, completions, Policy::default(), turn);
+            (0..16).for_each(|job| lane.submit(job).expect("room"));
+            Self {
+                epoch: clock::now(),
+                now_us: AtomicU64::new(0),
+                lock_wait_us: AtomicU64::new(0),
+                yields: AtomicU64::new(0),
+                passers: AtomicU64::new(0),
+                lane,
+            }
+        }
+
+        fn runner(&self) -> Runner<'_, u32, &Self> {
+            Runner::new(&self.lane, ThreadIndex(0), self)
+        }
+
+        fn pass(&self, us: u64) {
+            self.now_us.fetch_add(us, Ordering::Relaxed);
+        }
+
+        fn kept(&self) -> u64 {
+            self.lane.figures().threads[0].kept
+        }
+    }
+
+    impl Interpreter for &Staged {
+        type Host = Self;
+
+        fn host(&self) -> Self {
+            self
+        }
+
+        fn detached<R: Send>(&self, wait: impl FnOnce() -> R + Send) -> R {
+            for _ in 0..self.passers.load(Ordering::Relaxed) {
+                self.lane.turn().drained();
+            }
+            let result = wait();
+            self.pass(self.lock_wait_us.load(Ordering::Relaxed));
+            result
+        }
+    }
+
+    impl Host for &Staged {
+        fn now(self) -> Instant {
+            self.epoch + Duration::from_micros(self.now_us.load(Ordering::Relaxed))
+        }
+
+        fn yield_cpu(self) {
+            self.yields.fetch_add(1, Ordering::Relaxed);
+            self.pass(100);
+        }
+    }
+
+    #[test]
+    fn rule_10_the_turn_is_on_with_a_lock_and_more_than_one_contender() {
+        let is_on = |has_lock, contenders, turn| {
+            Turn::new(has_lock, contenders, &Knobs { turn, ..Knobs::default() }).is_on()
+        };
+        assert!(is_on(true, 2, true));
+        assert!(!is_on(true, 1, true));
+        assert!(!is_on(false, 8, true));
+        assert!(!is_on(true, 8, false));
+    }
+
+    #[test]
+    fn a_run_begins_with_a_real_wait_for_the_lock_and_lasts_a_millisecond() {
+        let stage = Staged::new();
+        let mut runner = stage.runner();
+        stage.pass(1_000);
+        stage.lock_wait_us.store(49, Ordering::Relaxed);
+        assert_eq!(runner.next_job(), Next::Job(0));
+        assert_eq!(runner.next_job(), Next::Job(1));
+        assert_eq!(stage.kept(), 0, "nobody made it wait");
+        stage.lock_wait_us.store(50, Ordering::Relaxed);
+        assert_eq!(runner.next_job(), Next::Job(2));
+        stage.pass(999);
+        assert_eq!(runner.next_job(), Next::Job(3));
+        assert_eq!(stage.kept(), 1, "inside the slice");
+        stage.pass(1);
+        stage.lock_wait_us.store(0, Ordering::Relaxed);
+        assert_eq!(runner.next_job(), Next::Job(4));
+        assert_eq!(runner.next_job(), Next::Job(5));
+        assert_eq!(stage.kept(), 1, "the slice is spent");
+    }
+
+    #[test]
+    fn a_thread_whose_slice_is_spent_stands_back_for_a_millisecond_at_the_most_and_begins_anew() {
+        let stage = Staged::new();
+        let mut runner = stage.runner();
+        stage.pass(1_000);
+        stage.lane.turn().waiting();
+        assert_eq!(runner.next_job(), Next::Job(0));
+        assert_eq!(stage.yields.load(Ordering::Relaxed), 10);
+        assert_eq!(runner.next_job(), Next::Job(1));
+        assert_eq!(stage.kept(), 1, "a new run began");
+        assert_eq!(stage.lane.figures().threads[0].yields, 1);
+    }
+
+    #[test]
+    fn a_lock_that_changed_hands_at_the_drop_is_seen_at_once() {
+        let stage = Staged::new();
+        let mut runner = stage.runner();
+        stage.pass(1_000);
+        // One of the two that wait gets it before the thread can look.
+        stage.lane.turn().waiting();
+        stage.lane.turn().waiting();
+        stage.passers.store(1, Ordering::Relaxed);
+        assert_eq!(runner.next_job(), Next::Job(0));
+        assert_eq!(stage.yields.load(Ordering::Relaxed), 0);
+        assert_eq!(stage.lane.turn().waiting_count(), 1);
+    }
+
+    #[test]
+    fn nobody_is_stood_back_for_when_nobody_waits() {
+        let stage = Staged::new();
+        let mut runner = stage.runner();
+        stage.pass(5_000);
+        assert_eq!(runner.next_job(), Next::Job(0));
+        assert_eq!(stage.yields.load(Ordering::Relaxed), 0);
+        assert_eq!(stage.lane.figures().threads[0].yields, 0);
+    }
+}
