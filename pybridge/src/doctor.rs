@@ -33,6 +33,7 @@ pub(crate) fn report(py: Python<'_>, typed: &Typed, interpreter: &Interpreter) -
             faults.extend(doctor::listening(&config).err());
             faults.extend(doctor::files(&config).err());
             sections.push(kernel);
+            sections.extend(doctor::pool_knobs());
             sections.push(python(py, interpreter)?);
             sections.extend(faults.iter().map(|fault| failed("Error", fault)));
             let (application, app_code) = application(py, &config)?;

@@ -36,6 +36,9 @@ pub(crate) fn end_after<T>(
     if !is_clean {
         name_what_was_left(py, &serving, &left, &unanswered);
     }
+    if serving.running.lane.policy().timed {
+        print_pool_table(&serving);
+    }
     last();
     run_exit_hooks(py, &serving, ended.drain.deadline.max(clock::now() + HOOKS_WAIT_MIN));
     if let Some(access_log) = &serving.access_log {
@@ -84,6 +87,12 @@ fn name_what_was_left(
     for request in unanswered {
         tracing::error!("the grace is over and {request} has no complete answer");
     }
+}
+
+/// Asked for by a knob, so at any log level, and in one piece, since workers end side by side.
+fn print_pool_table(serving: &Serving<'_>) {
+    let pid = std::process::id();
+    eprint!("hoopsnake: the pool of pid {pid}\n{}", serving.running.pool_table());
 }
 
 fn stack_of(py: Python<'_>, thread: &Bound<'_, PyAny>) -> PyResult<String> {

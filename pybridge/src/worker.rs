@@ -10,7 +10,7 @@ use hoopsnake_server::board::WorkerCell;
 use hoopsnake_server::config::{Config, Interpreter};
 use hoopsnake_server::log::{self, Role};
 use hoopsnake_server::machine;
-use hoopsnake_server::pool::ThreadIndex;
+use hoopsnake_server::pool::{Knobs, ThreadIndex};
 use hoopsnake_server::reactor::Insight;
 use hoopsnake_server::supervisor::control::ToSupervisor;
 use hoopsnake_server::supervisor::{
@@ -193,6 +193,9 @@ fn prepare<'py>(
     log::start_writer(config.log.overflow).map_err(|error| failed("the log", &error))?;
     let python_log =
         PythonLog::start(py, &config.log).map_err(|error| failed("the log", &error))?;
+    if number == 1 {
+        name_knobs_not_understood();
+    }
     if number == 1
         && let Some(error) = machine::spool_problem(&config.spool_dir)
     {
@@ -318,6 +321,8 @@ fn serve<'py>(
         listeners,
         settings: config.settings(machine.io, machine.connections_max, access_log),
         thread_count: config.thread_count,
+        free_threaded: interpreter.free_threaded,
+        knobs: Knobs::from_environment().0,
         garbage: application.garbage_counter(),
         cell,
         insight: insight(py, config, interpreter, &application)?,
@@ -349,6 +354,14 @@ fn insight(
     let wanted = pulse.is_some() || config.request_timeout.is_some();
     let stacks = wanted.then(|| stacks::open(py, application.threads())).flatten();
     Ok(Insight { stacks, pulse })
+}
+
+/// All workers see the same; the first says it.
+fn name_knobs_not_understood() {
+    let (_, set) = Knobs::from_environment();
+    for knob in set.iter().filter(|knob| knob.complaint.is_some()) {
+        tracing::warn!("{knob}");
+    }
 }
 
 /// A thread that Python knows: named, traced, with Python's stack size (RULES 3). Daemon, because

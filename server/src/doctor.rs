@@ -9,6 +9,7 @@ use crate::access_log::AccessLog;
 use crate::config::{Config, Typed, usable_cpu_count};
 use crate::error::Fault;
 use crate::machine;
+use crate::pool::Knobs;
 use crate::supervisor::{Listeners, PidFile};
 use crate::sys::probe;
 
@@ -52,6 +53,14 @@ pub fn configuration(typed: &Typed) -> Section {
         (setting.name.clone(), format!("{value:<width$}  {}", setting.origin))
     });
     Section { title: "Configuration", rows: rows.collect() }
+}
+
+/// The pool's knobs that are set; they are for measurements, so one that is left over should be seen.
+#[must_use]
+pub fn pool_knobs() -> Option<Section> {
+    let (_, set) = Knobs::from_environment();
+    let rows: Vec<_> = set.iter().map(|knob| (String::new(), knob.to_string())).collect();
+    (!rows.is_empty()).then_some(Section { title: "Knobs of the pool", rows })
 }
 
 /// What the kernel offers, and why the server could not use it.

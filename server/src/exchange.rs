@@ -61,15 +61,16 @@ impl Completions {
         }
     }
 
-    /// Wakes the reactor if it announced that it sleeps.
-    pub fn wake_if_parked(&self) {
+    /// Wakes the reactor if it announced that it sleeps. False: it did not.
+    pub fn wake_if_parked(&self) -> bool {
         fence(Ordering::SeqCst);
-        if self.reactor_parked.0.load(Ordering::SeqCst)
-            && self.reactor_parked.0.swap(false, Ordering::SeqCst)
-        {
+        let poke = self.reactor_parked.0.load(Ordering::SeqCst)
+            && self.reactor_parked.0.swap(false, Ordering::SeqCst);
+        if poke {
             self.pokes.fetch_add(1, Ordering::Relaxed);
             self.waker.wake();
         }
+        poke
     }
 
     /// Reactor: the next slot with output.

@@ -6,7 +6,9 @@ use std::sync::atomic::AtomicUsize;
 
 use crate::board::WorkerCell;
 use crate::clock;
+use crate::config::usable_cpu_count;
 use crate::exchange::{Completions, SyncLane};
+use crate::pool::{self, Knobs, Policy, ReactorCounts, Turn};
 use crate::reactor::command::{Command, Commands};
 use crate::reactor::io::Io;
 use crate::reactor::run::{Parts, Reactor};
@@ -87,6 +89,10 @@ pub struct Plan {
     pub settings: Settings,
     /// Threads that the bridge will start.
     pub thread_count: usize,
+    /// The interpreter has no lock: threads run in parallel.
+    pub free_threaded: bool,
+    /// How the pool is to behave, where that is not the default.
+    pub knobs: Knobs,
     /// How many objects wait for a thread of the application to drop them; the reactor sees to it
     /// that an idle lane is woken for them.
     pub garbage: Arc<AtomicUsize>,
@@ -103,6 +109,17 @@ pub struct Running {
     pub lane: Arc<SyncLane>,
     /// Commands.
     pub reactor: ReactorHandle,
+    counts: Arc<ReactorCounts>,
+}
+
+impl Running {
+    /// What the pool and the reactor counted and timed, as a table.
+    #[must_use]
+    pub fn pool_table(&self) -> String {
+        let lane = self.lane.figures();
+        let reactor = self.counts.figures(self.reactor.completions.poke_count(), &lane);
+        pool::table(&lane, &reactor)
+    }
 }
 
 /// Makes the lane and starts the reactor's thread, which blocks all signals. It accepts at once;
@@ -115,11 +132,16 @@ pub fn start(plan: Plan) -> io::Result<Running> {
     let commands = Arc::new(Commands::new(Waker::new()?, Waker::new()?));
     let slot_count = plan.settings.connections_max.max(1);
     let completions = Arc::new(Completions::new(slot_count * COMPLETIONS_PER_SLOT, waker.clone()));
-    let lane = Arc::new(SyncLane::new(
+    let turn = Turn::new(!plan.free_threaded, plan.thread_count, &plan.knobs);
+    let policy = Policy::new(&plan.knobs, plan.free_threaded, usable_cpu_count());
+    let lane = Arc::new(SyncLane::with_policy(
         plan.thread_count,
         plan.settings.queue_requests_max,
         Arc::clone(&completions),
+        policy,
+        Arc::new(turn),
     ));
+    let counts = Arc::new(ReactorCounts::new(policy.timed));
     let spool = Spool::start(plan.settings.spool_dir.clone(), plan.settings.spool_bytes_max)?;
     let parts = Parts {
         public_listener_count: plan.listeners.public.len(),
@@ -132,6 +154,8 @@ pub fn start(plan: Plan) -> io::Result<Running> {
         garbage: plan.garbage,
         cell: plan.cell,
         insight: plan.insight,
+        wake_age: plan.knobs.wake_age,
+        counts: Arc::clone(&counts),
     };
     let listeners = plan.listeners;
     let (report, started) = std::sync::mpsc::sync_channel(1);
@@ -153,7 +177,7 @@ pub fn start(plan: Plan) -> io::Result<Running> {
         }
     })?;
     started.recv().map_err(|_| io::Error::other("the reactor's thread ended at its start"))??;
-    Ok(Running { lane, reactor: ReactorHandle { commands, completions } })
+    Ok(Running { lane, reactor: ReactorHandle { commands, completions }, counts })
 }
 
 /// Says at the thread's end that it has ended.

@@ -17,7 +17,7 @@ use hoopsnake_server::http::connection::HttpLimits;
 use hoopsnake_server::http::encode::HeadEncoder;
 use hoopsnake_server::http::{BodyLength, ResponseContext};
 use hoopsnake_server::limits;
-use hoopsnake_server::pool::{Next, ThreadIndex};
+use hoopsnake_server::pool::{Knobs, Next, ThreadIndex};
 use hoopsnake_server::reactor::{Insight, IoKind, Settings};
 use hoopsnake_server::supervisor::Sockets;
 use hoopsnake_server::trust::Trust;
@@ -65,6 +65,8 @@ impl Worker {
             listeners: Sockets { public: vec![listener.into()], admin: Vec::new() },
             settings,
             thread_count: 1,
+            free_threaded: false,
+            knobs: Knobs::default(),
             garbage: Arc::new(AtomicUsize::new(0)),
             cell: None,
             insight: Insight::default(),

@@ -25,14 +25,15 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 
 use hoopsnake_server::exchange::{Job, SyncLane};
-use hoopsnake_server::pool::{Next, ThreadIndex};
+use hoopsnake_server::pool::{Next, Runner, ThreadIndex};
 use hoopsnake_server::stacks::Threads;
 use pyo3::prelude::*;
 
 use self::call::Worker;
 use self::garbage::Garbage;
 use self::running::Running;
-use crate::{attach, capi, forked};
+use crate::attach::Attached;
+use crate::{capi, forked};
 
 /// What an application is told about the server, and how its requests are treated.
 #[derive(Debug)]
@@ -127,8 +128,9 @@ pub(crate) fn pool_thread_main(
     index: ThreadIndex,
 ) -> PyResult<()> {
     let mut worker = Worker::new(py, application, lane, index)?;
+    let mut runner = Runner::new(lane, index, Attached(py));
     loop {
-        match attach::next_job(py, lane, index) {
+        match runner.next_job() {
             Next::Job(Job::Request { exchange, body }) => {
                 worker.run(py, exchange, body);
                 // Forked while its response was iterated or closed.

@@ -2,8 +2,11 @@
 //! back, so a parked sibling is woken for it.
 //!
 //! Judged by progress and not by age: a deep queue that one thread drains has an old head and needs
-//! nobody, and waking for it makes the hand-offs that keep it deep (POOL §3).
+//! nobody, and waking for it makes the hand-offs that keep it deep (POOL §3). A parallel pool is
+//! judged by age: there a parked thread beside a waiting job is an idle core, and nothing is handed
+//! on.
 
+use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 /// Judges one lane. Owned by the reactor.
@@ -15,43 +18,47 @@ pub struct AgeWatch {
     still_since: Option<Instant>,
     /// When to look next.
     next_look: Option<Instant>,
+    /// In a parallel pool: when the jobs of the ring were pushed.
+    pushes: Option<Pushes>,
 }
 
 /// How often an unmoved ring is looked at again once its deadline has been judged.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
 impl AgeWatch {
-    /// `limit`: how long a ring may hold a job without moving.
+    /// `limit`: how long a ring may hold a job without moving or, in a `parallel` pool, how old the
+    /// job at its head may become.
     #[must_use]
-    pub fn new(limit: Duration) -> Self {
-        Self { limit, pops_seen: 0, still_since: None, next_look: None }
+    pub fn new(limit: Duration, parallel: bool) -> Self {
+        Self {
+            limit,
+            pops_seen: 0,
+            still_since: None,
+            next_look: None,
+            pushes: parallel.then(Pushes::default),
+        }
     }
 
     /// Once per pass, after the submits. True: wake one parked thread.
     pub fn judge(&mut self, now: Instant, waiting: usize, pops: u64) -> bool {
+        let moved = pops != self.pops_seen;
+        self.pops_seen = pops;
+        let head_pushed = self.pushes.as_mut().and_then(|pushes| pushes.head(now, waiting, pops));
         if waiting == 0 {
             self.still_since = None;
             self.next_look = None;
-            self.pops_seen = pops;
             return false;
         }
-        let moved = pops != self.pops_seen;
-        self.pops_seen = pops;
-        match self.still_since {
-            Some(since) if !moved => {
-                let due = self.next_look.unwrap_or(since + self.limit);
-                if now < due {
-                    return false;
-                }
-                self.next_look = Some(now + LOOK_AGAIN);
-                true
-            }
-            Some(_) | None => {
-                self.still_since = Some(now);
-                self.next_look = Some(now + self.limit);
-                false
-            }
+        if moved || self.still_since.is_none() {
+            let since = head_pushed.unwrap_or(now);
+            self.still_since = Some(since);
+            self.next_look = Some(since + self.limit);
         }
+        let is_due = self.next_look.is_some_and(|due| now >= due);
+        if is_due {
+            self.next_look = Some(now + LOOK_AGAIN);
+        }
+        is_due
     }
 
     /// The reactor does not sleep past this; `None` while the ring is empty.
@@ -61,7 +68,32 @@ impl AgeWatch {
     }
 }
 
-#[cfg(test)]
+/// When what waits on a ring was pushed, as the reactor, which alone pushes, can tell from counts.
+#[derive(Debug, Default)]
+struct Pushes {
+    /// Jobs pushed since the start.
+    count: u64,
+    /// Of each look that found new jobs and whose jobs wait: how many had been pushed after it, and
+    /// when that was. Bounded by the ring: each entry is for a job on it.
+    looks: VecDeque<(u64, Instant)>,
+}
+
+impl Pushes {
+    /// When the job at the head was pushed; `None` for an empty ring.
+    fn head(&mut self, now: Instant, waiting: usize, pops: u64) -> Option<Instant> {
+        let count = pops + waiting as u64;
+        while self.looks.front().is_some_and(|(pushed, _)| *pushed <= pops) {
+            self.looks.pop_front();
+        }
+        if count > self.count {
+            self.count = count;
+            self.looks.push_back((count, now));
+        }
+        self.looks.front().map(|(_, moment)| *moment)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
     use crate::clock;
@@ -70,7 +102,7 @@ mod tests {
 
     #[test]
     fn a_ring_that_moves_is_never_still_however_deep_it_is() {
-        let (mut watch, start) = (AgeWatch::new(LIMIT), clock::now());
+        let (mut watch, start) = (AgeWatch::new(LIMIT, false), clock::now());
         for pass in 0..1_000_u64 {
             assert!(!watch.judge(start + Duration::from_millis(pass), 250, pass));
         }
@@ -78,7 +110,7 @@ mod tests {
 
     #[test]
     fn a_still_ring_wakes_at_its_limit_and_then_every_millisecond() {
-        let (mut watch, start) = (AgeWatch::new(LIMIT), clock::now());
+        let (mut watch, start) = (AgeWatch::new(LIMIT, false), clock::now());
         assert!(!watch.judge(start, 1, 7));
         assert_eq!(watch.deadline(), Some(start + LIMIT));
         assert!(!watch.judge(start + Duration::from_micros(199), 1, 7));
@@ -88,8 +120,37 @@ mod tests {
     }
 
     #[test]
+    fn a_wake_for_a_still_ring_does_not_count_against_the_next_job_once_it_moves() {
+        let (mut watch, start) = (AgeWatch::new(LIMIT, false), clock::now());
+        assert!(!watch.judge(start, 2, 0));
+        assert!(watch.judge(start + LIMIT, 2, 0));
+        let moved = start + LIMIT * 2;
+        assert!(!watch.judge(moved, 1, 1), "it moved");
+        assert_eq!(watch.deadline(), Some(moved + LIMIT));
+        assert!(watch.judge(moved + LIMIT, 1, 1), "and stands still again");
+    }
+
+    #[test]
+    fn in_a_parallel_pool_the_age_counts_from_the_push_also_while_the_ring_moves() {
+        let (mut watch, start) = (AgeWatch::new(LIMIT, true), clock::now());
+        let at = |us| start + Duration::from_micros(us);
+        assert!(!watch.judge(at(0), 1, 0));
+        assert!(!watch.judge(at(150), 3, 0), "two more behind the first");
+        assert_eq!(watch.deadline(), Some(at(200)));
+        assert!(!watch.judge(at(160), 2, 1), "the first was taken, the second is young");
+        assert_eq!(watch.deadline(), Some(at(350)));
+        assert!(watch.judge(at(360), 1, 2), "the third is as old, and the ring moved");
+        assert!(!watch.judge(at(400), 2, 2));
+        assert_eq!(watch.deadline(), Some(at(1_360)), "each deadline is judged once");
+        assert!(!watch.judge(at(500), 1, 3), "the fourth is a job of its own");
+        assert_eq!(watch.deadline(), Some(at(600)));
+        assert!(!watch.judge(at(600), 0, 4));
+        assert_eq!(watch.deadline(), None);
+    }
+
+    #[test]
     fn an_empty_ring_has_no_deadline_and_starts_anew() {
-        let (mut watch, start) = (AgeWatch::new(LIMIT), clock::now());
+        let (mut watch, start) = (AgeWatch::new(LIMIT, false), clock::now());
         assert!(!watch.judge(start, 1, 0));
         assert!(!watch.judge(start + LIMIT, 0, 1));
         assert_eq!(watch.deadline(), None);

@@ -2,11 +2,20 @@
 //!
 //! ```text
 //! thread: announce PARKED, parked += 1 · fence · pop again, pill again · block on its own word
-//! reactor: push · fence · read parked · wake the thread that parked last, by name
+//! reactor: push · fence · read spinners, parked · wake the thread that parked last, by name
 //! ```
 //! Whoever moves a thread's word off PARKED first owns the transition and takes it off the parked
-//! count, so a burst into a parked lane wakes one thread and no wake is left over for later.
+//! count, so a burst into a parked lane wakes one thread and no wake is left over for later. A
+//! spinner goes to park when it has found nothing, so a push that relied on it is found by the
+//! parking's second look.
 
+use std::time::{Duration, Instant};
+
+use super::figures::{Count, LaneFigures, ThreadCounts};
+use super::knobs::Knobs;
+use super::spin;
+use super::turn::Turn;
+use crate::clock;
 use crate::exchange::Completions;
 use crate::sync::{
     Arc, AtomicBool, AtomicU64, AtomicUsize, Ordering, Padded, Parker, Queue, fence,
@@ -40,40 +49,138 @@ struct Thread {
     pill: AtomicBool,
     /// Completions pushed without a wake since the last one. Only its own thread writes it.
     deferred: AtomicUsize,
+    counts: ThreadCounts,
+}
+
+/// When an idle thread spins and when a job wakes a parked one.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Policy {
+    /// At most one idle thread spins, and a job wakes nobody while a thread is awake. Otherwise every
+    /// idle thread spins and every job wakes a parked thread.
+    pub elastic: bool,
+    /// Every job wakes a parked thread: without an interpreter lock that is a core that idles.
+    pub parallel: bool,
+    /// How long an idle thread looks at the ring before it parks.
+    pub spin: Duration,
+    /// Times are taken, see `figures`.
+    pub timed: bool,
+}
+
+impl Policy {
+    /// What the knobs and the machine make of it. `free_threaded`: there is no interpreter lock.
+    #[must_use]
+    pub fn new(knobs: &Knobs, free_threaded: bool, cpu_count: usize) -> Self {
+        Self {
+            elastic: knobs.elastic,
+            parallel: knobs.parallel.unwrap_or(free_threaded),
+            // On one CPU a spin burns the very core that the producer needs.
+            spin: if cpu_count > 1 { knobs.spin } else { Duration::ZERO },
+            timed: knobs.debug,
+        }
+    }
+
+    fn every_job_wakes(&self) -> bool {
+        self.parallel || !self.elastic
+    }
+}
+
+impl Default for Policy {
+    /// Elastic, without spin and without times.
+    fn default() -> Self {
+        Self { elastic: true, parallel: false, spin: Duration::ZERO, timed: false }
+    }
+}
+
+#[derive(Debug)]
+struct Entry<J> {
+    job: J,
+    /// In a timed lane.
+    pushed: Option<Instant>,
 }
 
 /// One pool of threads and the bounded ring of jobs they take from.
 #[derive(Debug)]
 pub struct Lane<J> {
-    jobs: Queue<J>,
+    jobs: Queue<Entry<J>>,
     threads: Box<[Padded<Thread>]>,
     parked: Padded<AtomicUsize>,
+    spinners: Padded<AtomicUsize>,
     parkings: Padded<AtomicU64>,
     pops: Padded<AtomicU64>,
     completions: Arc<Completions>,
+    policy: Policy,
+    turn: Arc<Turn>,
+    /// Written by the thread that submits.
+    idle_wakes: Count,
+    aged_wakes: Count,
 }
 
 impl<J> Lane<J> {
     /// A lane of `thread_count` threads, registered here before any of them exists, and a ring of
-    /// `capacity` jobs.
+    /// `capacity` jobs, with the default policy and without a turn.
     #[must_use]
     pub fn new(thread_count: usize, capacity: usize, completions: Arc<Completions>) -> Self {
+        let turn = Arc::new(Turn::off());
+        Self::with_policy(thread_count, capacity, completions, Policy::default(), turn)
+    }
+
+    /// The same with a policy and the turn of the interpreter that its threads run.
+    #[must_use]
+    pub fn with_policy(
+        thread_count: usize,
+        capacity: usize,
+        completions: Arc<Completions>,
+        policy: Policy,
+        turn: Arc<Turn>,
+    ) -> Self {
         let thread = |_| {
             Padded(Thread {
                 parker: Parker::new(RUNNING),
                 park_sequence: AtomicU64::new(0),
                 pill: AtomicBool::new(false),
                 deferred: AtomicUsize::new(0),
+                counts: ThreadCounts::new(policy.timed),
             })
         };
         Self {
             jobs: Queue::new(capacity.max(1)),
             threads: (0..thread_count).map(thread).collect(),
             parked: Padded(AtomicUsize::new(0)),
+            spinners: Padded(AtomicUsize::new(0)),
             parkings: Padded(AtomicU64::new(0)),
             pops: Padded(AtomicU64::new(0)),
             completions,
+            policy,
+            turn,
+            idle_wakes: Count::default(),
+            aged_wakes: Count::default(),
         }
+    }
+
+    /// What its threads have in common with everybody who wants the interpreter lock.
+    #[must_use]
+    pub fn turn(&self) -> &Turn {
+        &self.turn
+    }
+
+    /// The policy that it was made with.
+    #[must_use]
+    pub fn policy(&self) -> Policy {
+        self.policy
+    }
+
+    /// What it counted and timed since its start.
+    #[must_use]
+    pub fn figures(&self) -> LaneFigures {
+        LaneFigures {
+            threads: self.threads.iter().map(|Padded(thread)| thread.counts.snapshot()).collect(),
+            idle_wakes: self.idle_wakes.get(),
+            aged_wakes: self.aged_wakes.get(),
+        }
+    }
+
+    pub(super) fn counts(&self, index: ThreadIndex) -> &ThreadCounts {
+        &self.threads[index.0].0.counts
     }
 
     /// How many threads the lane has.
@@ -100,20 +207,48 @@ impl<J> Lane<J> {
         self.pops.0.load(Ordering::Relaxed)
     }
 
-    /// Puts a job on the ring and wakes nobody: see [`Lane::wake_for_work`].
+    /// Puts a job on the ring. Whom it wakes is up to [`Lane::wake_for_work`], unless the policy says
+    /// that every job wakes a thread.
     ///
     /// # Errors
     /// The ring is full; the job comes back.
     pub fn submit(&self, job: J) -> Result<(), J> {
-        self.jobs.push(job)
+        let pushed = self.policy.timed.then(clock::now);
+        self.jobs.push(Entry { job, pushed }).map_err(|entry| entry.job)?;
+        if self.policy.every_job_wakes() {
+            fence(Ordering::SeqCst);
+            if self.parked.0.load(Ordering::SeqCst) > 0 {
+                self.wake_idle();
+            }
+        }
+        Ok(())
     }
 
     /// After submits: wakes one thread if every thread is parked. A thread that is awake comes back
-    /// to the ring sooner than a wake lands; one that does not is found by [`super::AgeWatch`].
+    /// to the ring sooner than a wake lands, a spinner sees the job by itself; a thread that does not
+    /// come back is found by [`super::AgeWatch`].
     pub fn wake_for_work(&self) {
+        if self.policy.every_job_wakes() {
+            return;
+        }
         fence(Ordering::SeqCst);
-        if self.parked.0.load(Ordering::SeqCst) >= self.threads.len() {
-            self.wake_one();
+        if self.spinners.0.load(Ordering::SeqCst) == 0
+            && self.parked.0.load(Ordering::SeqCst) >= self.threads.len()
+        {
+            self.wake_idle();
+        }
+    }
+
+    fn wake_idle(&self) {
+        if self.wake_one() {
+            self.idle_wakes.add_one();
+        }
+    }
+
+    /// For a ring that does not move: wakes the thread that parked last, if one is parked.
+    pub fn wake_aged(&self) {
+        if self.wake_one() {
+            self.aged_wakes.add_one();
         }
     }
 
@@ -147,51 +282,96 @@ impl<J> Lane<J> {
         moved.is_ok()
     }
 
-    /// Takes a job without waiting; a pill is for [`Lane::next_job`].
-    pub fn try_next_job(&self) -> Option<J> {
-        let job = self.jobs.pop()?;
-        self.pops.0.fetch_add(1, Ordering::Relaxed);
-        Some(job)
+    /// Takes a job, or the pill of an empty ring, without waiting: what a thread may do that holds the
+    /// interpreter lock. **Panics** if `index` is not a thread of this lane.
+    pub fn try_next_job(&self, index: ThreadIndex) -> Option<Next<J>> {
+        let Padded(thread) = &self.threads[index.0];
+        let next = self.take(thread)?;
+        if self.jobs.is_empty() {
+            // No job is left behind this one, so nothing brings the reactor back by itself.
+            self.flush(thread);
+        }
+        Some(next)
     }
 
     /// Takes a job, waiting for one. A thread's pill is read only when the ring is empty: what was
     /// accepted is answered. **Panics** if `index` is not a thread of this lane.
     pub fn next_job(&self, index: ThreadIndex) -> Next<J> {
         let Padded(thread) = &self.threads[index.0];
+        if let Some(next) = self.try_next_job(index) {
+            return next;
+        }
+        self.flush(thread);
+        if let Some(next) = self.spin(thread) {
+            return next;
+        }
         loop {
-            if let Some(next) = self.take(thread) {
-                if self.jobs.is_empty() {
-                    // No job is left behind this one, so nothing brings the reactor back by itself.
-                    self.flush(thread);
-                }
+            if let Some(next) = self.park(thread) {
                 return next;
             }
-            self.flush(thread);
-            let sequence = self.parkings.0.fetch_add(1, Ordering::SeqCst) + 1;
-            thread.park_sequence.store(sequence, Ordering::SeqCst);
-            self.parked.0.fetch_add(1, Ordering::SeqCst);
-            thread.parker.word().store(PARKED, Ordering::SeqCst);
-            fence(Ordering::SeqCst);
             if let Some(next) = self.take(thread) {
-                if !self.unpark(thread, RUNNING) {
-                    // Somebody's wake came first and is spent on us: we are awake.
-                    thread.parker.word().store(RUNNING, Ordering::SeqCst);
-                }
                 return next;
             }
-            thread.parker.block_while(PARKED);
-            thread.parker.word().store(RUNNING, Ordering::SeqCst);
         }
     }
 
+    /// Looks at the ring for the spin's length, if no sibling does. Ends in a job or on the way to
+    /// parking, never in between.
+    fn spin(&self, thread: &Thread) -> Option<Next<J>> {
+        if self.policy.spin.is_zero() || !self.become_spinner() {
+            return None;
+        }
+        let found = spin::until(self.policy.spin, || self.take(thread));
+        self.spinners.0.fetch_sub(1, Ordering::SeqCst);
+        found
+    }
+
+    fn become_spinner(&self) -> bool {
+        let spinners = &self.spinners.0;
+        if self.policy.elastic {
+            spinners.compare_exchange(0, 1, Ordering::SeqCst, Ordering::SeqCst).is_ok()
+        } else {
+            spinners.fetch_add(1, Ordering::SeqCst);
+            true
+        }
+    }
+
+    /// Announces, looks again, blocks. `None`: woken.
+    fn park(&self, thread: &Thread) -> Option<Next<J>> {
+        let sequence = self.parkings.0.fetch_add(1, Ordering::SeqCst) + 1;
+        thread.park_sequence.store(sequence, Ordering::SeqCst);
+        self.parked.0.fetch_add(1, Ordering::SeqCst);
+        thread.parker.word().store(PARKED, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        let next = self.take(thread);
+        if next.is_none() {
+            thread.parker.block_while(PARKED);
+        } else if self.unpark(thread, RUNNING) {
+            return next;
+        }
+        // Somebody's wake has taken us off the count, also if it came before we blocked.
+        thread.parker.word().store(RUNNING, Ordering::SeqCst);
+        next
+    }
+
     fn take(&self, thread: &Thread) -> Option<Next<J>> {
-        if let Some(job) = self.try_next_job() {
+        if let Some(job) = self.pop(thread) {
             return Some(Next::Job(job));
         }
         // Jobs precede pills, but the look above may have come before both: look again, or the last
         // job stays on the ring (the model found this).
         let stopping = thread.pill.load(Ordering::SeqCst);
-        stopping.then(|| self.try_next_job().map_or(Next::Stop, Next::Job))
+        stopping.then(|| self.pop(thread).map_or(Next::Stop, Next::Job))
+    }
+
+    fn pop(&self, thread: &Thread) -> Option<J> {
+        let Entry { job, pushed } = self.jobs.pop()?;
+        self.pops.0.fetch_add(1, Ordering::Relaxed);
+        thread.counts.jobs.add_one();
+        if let (Some(times), Some(pushed)) = (&thread.counts.times, pushed) {
+            times.ring_wait.record(clock::now().saturating_duration_since(pushed));
+        }
+        Some(job)
     }
 
     /// After a job whose output was pushed quietly: wakes a sleeping reactor, or holds the wake
@@ -200,6 +380,7 @@ impl<J> Lane<J> {
     /// past the ageing limit while the ring holds a job.
     pub fn completed(&self, index: ThreadIndex) {
         let Padded(thread) = &self.threads[index.0];
+        thread.counts.completions.add_one();
         let deferred = thread.deferred.load(Ordering::Relaxed) + 1;
         thread.deferred.store(deferred, Ordering::Relaxed);
         if deferred >= DEFERRED_WAKES_MAX || self.jobs.is_empty() {
@@ -207,10 +388,18 @@ impl<J> Lane<J> {
         }
     }
 
+    /// Makes the wake that the thread holds back: before it waits for others. **Panics** if `index`
+    /// is not a thread of this lane.
+    pub(super) fn flush_held_back(&self, index: ThreadIndex) {
+        self.flush(&self.threads[index.0].0);
+    }
+
     fn flush(&self, thread: &Thread) {
         if thread.deferred.load(Ordering::Relaxed) > 0 {
             thread.deferred.store(0, Ordering::Relaxed);
-            self.completions.wake_if_parked();
+            if self.completions.wake_if_parked() {
+                thread.counts.pokes.add_one();
+            }
         }
     }
 

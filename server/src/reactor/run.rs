@@ -18,7 +18,7 @@ use crate::clock;
 use crate::exchange::{Completions, Job, SyncLane};
 use crate::http;
 use crate::limits;
-use crate::pool::AgeWatch;
+use crate::pool::{AgeWatch, ReactorCounts};
 use crate::request_id::RequestIds;
 use crate::spool::Spool;
 use crate::sync::{Arc, Ordering};
@@ -84,6 +84,7 @@ pub(crate) struct Reactor<I: Io> {
     /// Ring entries and events of connections that were gone.
     pub(super) late_count: u64,
     age: AgeWatch,
+    counts: Arc<ReactorCounts>,
     balance: Balance,
     /// The public ones, then those of `--admin`.
     pub(super) listeners: Vec<Listening>,
@@ -106,6 +107,8 @@ pub(crate) struct Parts {
     pub(crate) spool: Spool,
     pub(crate) commands: Arc<Commands>,
     pub(crate) garbage: Arc<AtomicUsize>,
+    pub(crate) wake_age: std::time::Duration,
+    pub(crate) counts: Arc<ReactorCounts>,
     /// `None`: takes every connection it can get.
     pub(crate) cell: Option<WorkerCell>,
     pub(crate) insight: Insight,
@@ -116,6 +119,7 @@ pub(crate) struct Parts {
 impl<I: Io> Reactor<I> {
     /// The listeners were added to `io` before.
     pub(crate) fn new(io: I, parts: Parts, now: Instant) -> Self {
+        let age = AgeWatch::new(parts.wake_age, parts.lane.policy().parallel);
         Self {
             io,
             request_ids: parts.settings.request_ids.then(RequestIds::new),
@@ -135,7 +139,8 @@ impl<I: Io> Reactor<I> {
             stacks: Stacks::new(parts.insight),
             refusals: Refusals::default(),
             late_count: 0,
-            age: AgeWatch::new(limits::WAKE_AGE),
+            age,
+            counts: parts.counts,
             balance: Balance::new(parts.cell),
             listeners: vec![
                 Listening::Idle;
@@ -169,10 +174,14 @@ impl<I: Io> Reactor<I> {
     }
 
     /// One turn: what there is to do, the wait, what came of it. `read_clock` is asked once, after
-    /// the wait (the simulation has a clock of its own).
-    pub(super) fn pass(&mut self, read_clock: impl FnOnce() -> Instant) -> std_io::Result<()> {
+    /// the wait (the simulation has a clock of its own), and before it too where passes are timed.
+    pub(super) fn pass(&mut self, read_clock: impl Fn() -> Instant) -> std_io::Result<()> {
         self.before_wait();
         let timeout = self.sleep_time();
+        if self.counts.is_timed() {
+            self.counts.pass_took(read_clock().saturating_duration_since(self.now));
+        }
+        self.counts.waited();
         let waited = self.io.wait(timeout);
         self.completions.unpark();
         waited?;
@@ -195,7 +204,7 @@ impl<I: Io> Reactor<I> {
         }
         let (waiting, pops) = (self.lane.waiting_count(), self.lane.pop_count());
         if self.age.judge(self.now, waiting, pops) {
-            self.lane.wake_one();
+            self.lane.wake_aged();
         }
     }
 

@@ -25,6 +25,7 @@ use crate::clock;
 use crate::exchange::{Body, Completions, End, Exchange, Job, Output, SyncLane};
 use crate::http::connection::{Connection, HttpLimits, Input};
 use crate::limits;
+use crate::pool::{Next, ReactorCounts, ThreadIndex};
 use crate::spool::{Spool, open_unnamed};
 use crate::sync::Arc;
 
@@ -367,7 +368,7 @@ fn play(
         *idle_until = now + REQUEST_TIMEOUT + REQUEST_TIMEOUT / 4;
     }
     while hangs.is_none_or(|now| now >= *idle_until)
-        && let Some(job) = lane.try_next_job()
+        && let Some(Next::Job(job)) = lane.try_next_job(ThreadIndex(0))
     {
         let Job::Request { exchange, body } = job else { continue };
         if hangs.is_some() && !exchange.begin() {
@@ -452,6 +453,8 @@ fn run(seed: u64, faults: Faults, mishaps: Mishaps, seen: &mut Seen) -> (usize, 
         spool: Spool::start(std::env::temp_dir(), 1 << 30).expect("a thread"),
         commands: Arc::clone(&commands),
         garbage: Arc::new(AtomicUsize::new(0)),
+        wake_age: limits::WAKE_AGE,
+        counts: Arc::new(ReactorCounts::default()),
         cell: None,
         insight: Insight::default(),
         public_listener_count: 1,

@@ -1,0 +1,397 @@
+//! The turn: who holds the interpreter lock, for how long, and when it is let go.
+//!
+//! ```text
+//! attached for life; run_start = now
+//! loop:
+//!   in the slice (now - run_start < 1 ms), keep rule: take a queued job without letting go
+//!   otherwise:
+//!     snap = attaches
+//!     let go · slice spent: stand back until attaches != snap · next_job
+//!     waiters += 1 · take the lock, timed · waiters -= 1 · attaches += 1
+//!     stood back, or the lock took 50 µs or more: run_start = now
+//! ```
+//! Letting go for an instant between two jobs is what must not happen while others wait: it wakes the
+//! first waiter only to find the lock taken again, and sends it behind the rest. Inside the slice a
+//! thread therefore keeps the lock *whether or not* others wait, and after the slice it hands the
+//! lock on, holding no job meanwhile. "Several jobs per attach, at most 1 ms, and only while nobody
+//! waits" (RULES 10) is about everybody else: a thread that nobody made wait has no slice, lets go
+//! between jobs as one without a turn does, and whoever comes gets the lock at its next drop.
+
+use std::time::Instant;
+
+use super::lane::{Lane, Next, ThreadIndex};
+use crate::clock;
+use crate::limits::{TURN_SLICE, TURN_WAITED, TURN_YIELD_MAX};
+use crate::sync::{AtomicU64, AtomicUsize, Ordering, Padded};
+
+/// What the scheduling needs of an interpreter. One value belongs to one thread, which is attached
+/// (holds the lock, where there is one) except inside [`Interpreter::detached`].
+pub trait Interpreter {
+    /// What a thread needs also while it is detached.
+    type Host: Host;
+
+    /// See [`Host`].
+    fn host(&self) -> Self::Host;
+
+    /// Lets go of the lock, runs `wait`, and takes the lock back, for which it may have to wait.
+    fn detached<R: Send>(&self, wait: impl FnOnce() -> R + Send) -> R;
+}
+
+/// The machine under the interpreter.
+pub trait Host: Copy + Send {
+    /// A monotonic clock.
+    fn now(self) -> Instant;
+
+    /// Gives the CPU to another thread that can run.
+    fn yield_cpu(self);
+}
+
+/// The machine that this runs on.
+#[derive(Clone, Copy, Debug)]
+pub struct System;
+
+impl Host for System {
+    fn now(self) -> Instant {
+        clock::now()
+    }
+
+    fn yield_cpu(self) {
+        std::thread::yield_now();
+    }
+}
+
+/// What all contenders for one interpreter's lock share.
+#[derive(Debug)]
+pub struct Turn {
+    /// Contenders that wait for the lock, as far as they said so.
+    waiters: Padded<AtomicUsize>,
+    /// How often a contender got it. Changed only by its holder.
+    attaches: Padded<AtomicU64>,
+    is_on: bool,
+    keeps: bool,
+}
+
+impl Turn {
+    /// `contenders`: pool threads and, if the worker has one, the async lane. One contender has
+    /// nobody to hand the lock to. **Source**: RULES 10.
+    #[must_use]
+    pub fn new(has_lock: bool, contenders: usize, knobs: &super::Knobs) -> Self {
+        let is_on = has_lock && contenders > 1 && knobs.turn;
+        Self {
+            waiters: Padded(AtomicUsize::new(0)),
+            attaches: Padded(AtomicU64::new(0)),
+            is_on,
+            keeps: is_on && knobs.turn_keep,
+        }
+    }
+
+    /// No turn: nobody counts, nobody stands back.
+    #[must_use]
+    pub fn off() -> Self {
+        Self::new(false, 0, &super::Knobs::default())
+    }
+
+    /// Whether contenders hand the lock on.
+    #[must_use]
+    pub fn is_on(&self) -> bool {
+        self.is_on
+    }
+
+    /// A contender begins to wait for the lock. For the async lane the reactor says so, once a poke and
+    /// before it is sent; [`Turn::drained`] answers it.
+    pub fn waiting(&self) {
+        if self.is_on {
+            self.waiters.0.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    /// The async lane has the lock and drains what it was poked for: once for each
+    /// [`Turn::waiting`], while it holds the lock.
+    pub fn drained(&self) {
+        self.attached();
+    }
+
+    /// A contender that was waiting has the lock, which it holds while it says so.
+    fn attached(&self) {
+        if self.is_on {
+            self.waiters.0.fetch_sub(1, Ordering::SeqCst);
+            self.attaches.0.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    /// How many contenders wait for the lock.
+    #[must_use]
+    pub fn waiting_count(&self) -> usize {
+        self.waiters.0.load(Ordering::SeqCst)
+    }
+
+    fn snapshot(&self) -> u64 {
+        self.attaches.0.load(Ordering::SeqCst)
+    }
+
+    /// Stands back until somebody has got the lock since the snapshot. False: nobody waits.
+    fn stand_back(&self, snapshot: u64, host: impl Host, before: impl FnOnce()) -> bool {
+        if self.waiting_count() == 0 {
+            return false;
+        }
+        before();
+        let start = host.now();
+        while self.snapshot() == snapshot
+            && host.now().saturating_duration_since(start) < TURN_YIELD_MAX
+        {
+            host.yield_cpu();
+        }
+        true
+    }
+}
+
+/// Where one attached thread of a lane gets its jobs.
+#[derive(Debug)]
+pub struct Runner<'lane, J, I> {
+    lane: &'lane Lane<J>,
+    index: ThreadIndex,
+    interpreter: I,
+    /// When its run began; `None` once its slice is known to be spent.
+    run_start: Option<Instant>,
+    /// When the job that it runs was its own, in a timed lane.
+    service_start: Option<Instant>,
+}
+
+impl<'lane, J: Send, I: Interpreter> Runner<'lane, J, I> {
+    /// For thread `index` of `lane`, which is attached.
+    #[must_use]
+    pub fn new(lane: &'lane Lane<J>, index: ThreadIndex, interpreter: I) -> Self {
+        let run_start = lane.turn().is_on.then(|| interpreter.host().now());
+        Self { lane, index, interpreter, run_start, service_start: None }
+    }
+
+    /// The next job, for which it may let go of the lock.
+    pub fn next_job(&mut self) -> Next<J> {
+        self.end_service();
+        let next = if self.lane.turn().is_on { self.next_in_turn() } else { self.next_freely() };
+        self.begin_service();
+        next
+    }
+
+    /// Without a turn: lets go, waits for a job, takes the lock.
+    fn next_freely(&self) -> Next<J> {
+        let (lane, index) = (self.lane, self.index);
+        let Some(times) = &lane.counts(index).times else {
+            return self.interpreter.detached(move || lane.next_job(index));
+        };
+        let host = self.interpreter.host();
+        let (next, asked) = self.interpreter.detached(move || (lane.next_job(index), host.now()));
+        times.lock_wait.record(host.now().saturating_duration_since(asked));
+        next
+    }
+
+    fn next_in_turn(&mut self) -> Next<J> {
+        let (lane, index, turn) = (self.lane, self.index, self.lane.turn());
+        let (counts, host) = (lane.counts(index), self.interpreter.host());
+        let in_slice = self.is_in_slice(host);
+        if in_slice {
+            if turn.keeps {
+                if let Some(next) = lane.try_next_job(index) {
+                    counts.kept.add_one();
+                    return next;
+                }
+            } else if lane.waiting_count() > 0 {
+                counts.drops_in_slice.add_one();
+            }
+        }
+        // Before the drop: whoever gets the lock after it has changed the count.
+        let snapshot = turn.snapshot();
+        let (next, stood_back, asked) = self.interpreter.detached(move || {
+            // A response that is ready does not wait for other threads' turns.
+            let stood_back =
+                !in_slice && turn.stand_back(snapshot, host, || lane.flush_held_back(index));
+            let next = lane.next_job(index);
+            turn.waiting();
+            (next, stood_back, host.now())
+        });
+        turn.attached();
+        let now = host.now();
+        let waited = now.saturating_duration_since(asked);
+        if stood_back || waited >= TURN_WAITED {
+            self.run_start = Some(now);
+        }
+        if stood_back {
+            counts.yields.add_one();
+        }
+        if let Some(times) = &counts.times {
+            times.lock_wait.record(waited);
+        }
+        next
+    }
+
+    /// Reads the clock only while a slice may be left.
+    fn is_in_slice(&mut self, host: I::Host) -> bool {
+        let in_slice = |start| host.now().saturating_duration_since(start) < TURN_SLICE;
+        self.run_start = self.run_start.filter(|start| in_slice(*start));
+        self.run_start.is_some()
+    }
+
+    fn begin_service(&mut self) {
+        if self.lane.policy().timed {
+            self.service_start = Some(self.interpreter.host().now());
+        }
+    }
+
+    fn end_service(&mut self) {
+        if let Some(start) = self.service_start.take()
+            && let Some(times) = &self.lane.counts(self.index).times
+        {
+            let now = self.interpreter.host().now();
+            times.service.record(now.saturating_duration_since(start));
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::exchange::Completions;
+    use crate::pool::{Knobs, Policy};
+    use crate::reactor::wake::Waker;
+    use crate::sync::Arc;
+
+    /// A lock whose waits are set, and a clock that only it and yields turn.
+    struct Staged {
+        epoch: Instant,
+        now_us: AtomicU64,
+        lock_wait_us: AtomicU64,
+        yields: AtomicU64,
+        /// Of the contenders that wait, so many get the lock and pass it on at each drop.
+        passers: AtomicU64,
+        lane: Lane<u32>,
+    }
+
+    impl Staged {
+        /// A lane of one thread and one other contender, with jobs on its ring.
+        fn new() -> Self {
+            let completions = Arc::new(Completions::new(1, Waker::new().expect("an eventfd")));
+            let turn = Arc::new(Turn::new(true, 2, &Knobs::default()));
+            let lane = Lane::with_policy(1, 16, completions, Policy::default(), turn);
+            (0..16).for_each(|job| lane.submit(job).expect("room"));
+            Self {
+                epoch: clock::now(),
+                now_us: AtomicU64::new(0),
+                lock_wait_us: AtomicU64::new(0),
+                yields: AtomicU64::new(0),
+                passers: AtomicU64::new(0),
+                lane,
+            }
+        }
+
+        fn runner(&self) -> Runner<'_, u32, &Self> {
+            Runner::new(&self.lane, ThreadIndex(0), self)
+        }
+
+        fn pass(&self, us: u64) {
+            self.now_us.fetch_add(us, Ordering::Relaxed);
+        }
+
+        fn kept(&self) -> u64 {
+            self.lane.figures().threads[0].kept
+        }
+    }
+
+    impl Interpreter for &Staged {
+        type Host = Self;
+
+        fn host(&self) -> Self {
+            self
+        }
+
+        fn detached<R: Send>(&self, wait: impl FnOnce() -> R + Send) -> R {
+            for _ in 0..self.passers.load(Ordering::Relaxed) {
+                self.lane.turn().drained();
+            }
+            let result = wait();
+            self.pass(self.lock_wait_us.load(Ordering::Relaxed));
+            result
+        }
+    }
+
+    impl Host for &Staged {
+        fn now(self) -> Instant {
+            self.epoch + Duration::from_micros(self.now_us.load(Ordering::Relaxed))
+        }
+
+        fn yield_cpu(self) {
+            self.yields.fetch_add(1, Ordering::Relaxed);
+            self.pass(100);
+        }
+    }
+
+    #[test]
+    fn rule_10_the_turn_is_on_with_a_lock_and_more_than_one_contender() {
+        let is_on = |has_lock, contenders, turn| {
+            Turn::new(has_lock, contenders, &Knobs { turn, ..Knobs::default() }).is_on()
+        };
+        assert!(is_on(true, 2, true));
+        assert!(!is_on(true, 1, true));
+        assert!(!is_on(false, 8, true));
+        assert!(!is_on(true, 8, false));
+    }
+
+    #[test]
+    fn a_run_begins_with_a_real_wait_for_the_lock_and_lasts_a_millisecond() {
+        let stage = Staged::new();
+        let mut runner = stage.runner();
+        stage.pass(1_000);
+        stage.lock_wait_us.store(49, Ordering::Relaxed);
+        assert_eq!(runner.next_job(), Next::Job(0));
+        assert_eq!(runner.next_job(), Next::Job(1));
+        assert_eq!(stage.kept(), 0, "nobody made it wait");
+        stage.lock_wait_us.store(50, Ordering::Relaxed);
+        assert_eq!(runner.next_job(), Next::Job(2));
+        stage.pass(999);
+        assert_eq!(runner.next_job(), Next::Job(3));
+        assert_eq!(stage.kept(), 1, "inside the slice");
+        stage.pass(1);
+        stage.lock_wait_us.store(0, Ordering::Relaxed);
+        assert_eq!(runner.next_job(), Next::Job(4));
+        assert_eq!(runner.next_job(), Next::Job(5));
+        assert_eq!(stage.kept(), 1, "the slice is spent");
+    }
+
+    #[test]
+    fn a_thread_whose_slice_is_spent_stands_back_for_a_millisecond_at_the_most_and_begins_anew() {
+        let stage = Staged::new();
+        let mut runner = stage.runner();
+        stage.pass(1_000);
+        stage.lane.turn().waiting();
+        assert_eq!(runner.next_job(), Next::Job(0));
+        assert_eq!(stage.yields.load(Ordering::Relaxed), 10);
+        assert_eq!(runner.next_job(), Next::Job(1));
+        assert_eq!(stage.kept(), 1, "a new run began");
+        assert_eq!(stage.lane.figures().threads[0].yields, 1);
+    }
+
+    #[test]
+    fn a_lock_that_changed_hands_at_the_drop_is_seen_at_once() {
+        let stage = Staged::new();
+        let mut runner = stage.runner();
+        stage.pass(1_000);
+        // One of the two that wait gets it before the thread can look.
+        stage.lane.turn().waiting();
+        stage.lane.turn().waiting();
+        stage.passers.store(1, Ordering::Relaxed);
+        assert_eq!(runner.next_job(), Next::Job(0));
+        assert_eq!(stage.yields.load(Ordering::Relaxed), 0);
+        assert_eq!(stage.lane.turn().waiting_count(), 1);
+    }
+
+    #[test]
+    fn nobody_is_stood_back_for_when_nobody_waits() {
+        let stage = Staged::new();
+        let mut runner = stage.runner();
+        stage.pass(5_000);
+        assert_eq!(runner.next_job(), Next::Job(0));
+        assert_eq!(stage.yields.load(Ordering::Relaxed), 0);
+        assert_eq!(stage.lane.figures().threads[0].yields, 0);
+    }
+}
