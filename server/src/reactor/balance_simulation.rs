@@ -51,6 +51,8 @@ impl World {
             spool: Spool::start(std::env::temp_dir(), 1 << 30).expect("a thread"),
             commands: Arc::clone(&commands),
             garbage: Arc::new(AtomicUsize::new(0)),
+            wake_age: crate::limits::WAKE_AGE,
+            counts: Arc::default(),
             cell: Some(leases[0].worker_cell()),
             insight: Insight::default(),
             public_listener_count: 1,
