@@ -363,7 +363,7 @@ fn play(
 ) {
     let Taken { held, hung, idle_until } = taken;
     if let Some(now) = hangs
-        && random.below(150) == 0
+        && random.below(40) == 0
     {
         *idle_until = now + REQUEST_TIMEOUT + REQUEST_TIMEOUT / 4;
     }
@@ -487,6 +487,11 @@ fn run(seed: u64, faults: Faults, mishaps: Mishaps, seen: &mut Seen) -> (usize, 
             reactor.pass(|| start + network.now()).expect("a pass");
         }
     }
+    // What the application never came to, it must not run.
+    while let Some(Job::Request { exchange, .. }) = lane.try_next_job() {
+        assert!(exchange.is_gone(), "seed {seed}: not answered");
+        seen.expired_requests += usize::from(!exchange.begin());
+    }
     for (index, client) in clients.iter().enumerate() {
         if client.state == ClientState::Finished {
             assert!(client.is_answered(), "seed {seed}, client {index} has not read all");
@@ -538,13 +543,13 @@ fn broken_connections_and_clients_that_leave_disturb_nobody_else() {
 #[test]
 fn overdue_requests_are_504_and_their_late_answers_reach_nobody() {
     let mut seen = Seen::default();
-    for seed in 3_000..3_015 {
+    for seed in 3_000..3_008 {
         run(seed, Faults::NONE, HANGING, &mut seen);
         run(seed, Faults::ROUGH, HANGING, &mut seen);
         let both = Mishaps { clients_leave: true, ..HANGING };
         run(seed, Faults::BROKEN, both, &mut seen);
     }
-    assert!(seen.hung_requests > 20 && seen.expired_requests > 20, "{seen:?}");
+    assert!(seen.hung_requests > 10 && seen.expired_requests > 10, "{seen:?}");
 }
 
 #[test]
