@@ -56,7 +56,7 @@ class Server:
         self,
         app: str,
         *args: str,
-        workers: int = 1,
+        workers: int | None = 1,
         env: dict[str, str] | None = None,
         io: str | None = None,
         bind: str | None = "127.0.0.1:0",
@@ -68,14 +68,17 @@ class Server:
         pass_fds: tuple[int, ...] = (),
         preexec: Callable[[], None] | None = None,
         wait: bool = True,
+        prefix: tuple[str, ...] = (),
     ) -> None:
         self._log = tempfile.TemporaryFile(prefix="hoopsnake-log-")
-        command = [str(COMMAND), app, "--app-dir", str(app_dir), "--workers", str(workers)]
+        command = [str(COMMAND), app, "--app-dir", str(app_dir)]
+        if workers is not None:
+            command += ["--workers", str(workers)]
         if bind is not None:
             command += ["--bind", bind]
         if io is not None:
             command += ["--io", io]
-        self.command = [*command, *map(str, args)]
+        self.command = [*prefix, *command, *map(str, args)]
         clean = {k: v for k, v in os.environ.items() if not k.startswith("HOOPSNAKE_")}
         self.process = subprocess.Popen(
             self.command,
@@ -126,12 +129,11 @@ class Server:
                 self.process.wait(10)
             except subprocess.TimeoutExpired:
                 pass
-        for pid in [self.pid, *self.ever_ready_pids()]:
-            if _session_of(pid) == self.pid:
-                try:
-                    os.kill(pid, signal.SIGKILL)
-                except ProcessLookupError:
-                    pass
+        for pid in self.session_pids():
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
         self.process.wait(10)
 
     def __enter__(self) -> Server:
@@ -174,6 +176,11 @@ class Server:
     def worker_pids(self) -> list[int]:
         """Process ids of the workers that were ready and live."""
         return [pid for pid in self.ever_ready_pids() if _state_of(pid) not in "ZX"]
+
+    def session_pids(self) -> list[int]:
+        """Every process that it left or still has, ready or not; a zombie is none."""
+        pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]
+        return [pid for pid in pids if _session_of(pid) == self.pid and process_is_alive(pid)]
 
     # Talking to it
 

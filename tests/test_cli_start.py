@@ -255,8 +255,9 @@ def test_pid_file_env_file_chdir_and_root_path(serve, tmp_path):
         "life:app", "--pid-file", "web.pid", "--env-file", tmp_path / "env", "--chdir", tmp_path,
         "--proc-name", "shop",
     )
-    for pid in [server.pid, *server.worker_pids()]:
-        assert Path(f"/proc/{pid}/comm").read_text() == "shop\n"
+    (worker,) = server.worker_pids()
+    for pid, name in [(server.pid, "shop"), (worker, "shop:1")]:
+        assert Path(f"/proc/{pid}/comm").read_text() == f"{name}\n"
     assert (tmp_path / "web.pid").read_text() == f"{server.pid}\n"
     facts = server.get().json()
     assert (facts["env"], facts["cwd"]) == ("of the file", str(tmp_path))

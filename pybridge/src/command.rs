@@ -1,13 +1,16 @@
 //! The command: arguments in, exit code out.
 
 use std::ffi::OsString;
+use std::io;
+use std::os::fd::OwnedFd;
 use std::path::Path;
 
-use hoopsnake_server::config::{self, Config, Request, Typed, Verb};
+use hoopsnake_server::config::{self, Config, Interpreter, Request, Typed, Verb};
 use hoopsnake_server::error::Fault;
 use pyo3::exceptions::PyBrokenPipeError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
+use rustix::fs::{Mode, OFlags};
 
 use crate::{doctor, interpreter, run};
 
@@ -31,16 +34,60 @@ pub(crate) fn main(py: Python<'_>, arguments: Vec<OsString>) -> PyResult<u8> {
             Ok(0)
         }
         Verb::Doctor => doctor::report(py, &typed, &interpreter),
-        Verb::Serve => Ok(match serve(py, &typed, &interpreter) {
+        Verb::Serve => Ok(match serve(py, &arguments, &typed, &interpreter) {
             Ok(code) => code,
             Err(fault) => report(&fault),
         }),
     }
 }
 
-fn serve(py: Python<'_>, typed: &Typed, interpreter: &config::Interpreter) -> Result<u8, Fault> {
+fn serve(
+    py: Python<'_>,
+    arguments: &[OsString],
+    typed: &Typed,
+    interpreter: &Interpreter,
+) -> Result<u8, Fault> {
     let config = Config::from_typed(typed, interpreter)?;
-    run::serve(py, &config, interpreter)
+    // Before --chdir: a rolling restart reads the files where the start found them.
+    let directory = StartDirectory::open()?;
+    let mut reload = || directory.with(|| read(arguments, interpreter));
+    run::serve(py, config, interpreter, &mut reload)
+}
+
+/// The configuration as it would be at a start now.
+fn read(arguments: &[OsString], interpreter: &Interpreter) -> Result<Config, Fault> {
+    match config::parse(arguments, Path::new("."))? {
+        Request::Options(typed) => Config::from_typed(&typed, interpreter),
+        Request::Print(_) => Err(Fault::usage("the arguments ask for a text and not for a server")),
+    }
+}
+
+/// Where the command was started.
+#[derive(Debug)]
+struct StartDirectory(OwnedFd);
+
+impl StartDirectory {
+    fn open() -> Result<Self, Fault> {
+        open_directory().map(Self).map_err(|error| {
+            Fault::start(format!("the current directory cannot be opened: {error}"))
+        })
+    }
+
+    /// Does something there. The process has one thread.
+    fn with<T>(&self, act: impl FnOnce() -> Result<T, Fault>) -> Result<T, Fault> {
+        let lost =
+            |error| Fault::start(format!("the current directory cannot be changed: {error}"));
+        let back = open_directory().map_err(lost)?;
+        rustix::process::fchdir(&self.0).map_err(|error| lost(error.into()))?;
+        let done = act();
+        rustix::process::fchdir(&back).map_err(|error| lost(error.into()))?;
+        done
+    }
+}
+
+fn open_directory() -> io::Result<OwnedFd> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    Ok(rustix::fs::open(".", flags, Mode::empty())?)
 }
 
 /// One sentence on stderr; returns the exit code.

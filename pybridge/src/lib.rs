@@ -15,6 +15,7 @@ mod pulse;
 mod python_log;
 mod run;
 mod stacks;
+mod template;
 mod traceback;
 mod vigil;
 mod worker;

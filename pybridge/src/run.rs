@@ -1,15 +1,16 @@
 //! From a configuration to a running server: what is done once, before the first fork.
 
 use std::io;
+use std::sync::Arc;
 
 use hoopsnake_server::config::{Config, Interpreter};
 use hoopsnake_server::error::Fault;
 use hoopsnake_server::log::{self, Role};
-use hoopsnake_server::supervisor::{self, Fork, Host, Listeners, PidFile, WorkerSeed};
+use hoopsnake_server::supervisor::{self, Fork, Host, Listeners, PidFile, TEMPLATE, WorkerSeed};
 use hoopsnake_server::{machine, sys};
 use pyo3::prelude::*;
 
-use crate::worker;
+use crate::{template, worker};
 
 /// Whom the workers become.
 #[derive(Clone, Debug)]
@@ -25,9 +26,11 @@ pub(crate) struct Identity {
 /// Start or Machine: the first thing that is not possible.
 pub(crate) fn serve(
     py: Python<'_>,
-    config: &Config,
+    config: Config,
     interpreter: &Interpreter,
+    reload: &mut dyn FnMut() -> Result<Config, Fault>,
 ) -> Result<u8, Fault> {
+    let config = &Arc::new(config);
     change_directory(config)?;
     let worker = Role::Worker { number: 1 };
     log::set_role(if config.single_process { worker } else { Role::Supervisor });
@@ -47,24 +50,31 @@ pub(crate) fn serve(
             return Err(fault);
         }
     };
-    name_process(&config.process_name);
+    name_process(&config.process_name, "");
     if config.single_process {
         let site = worker::Site { config, interpreter, identity: &identity };
         return Ok(worker::run_alone(py, &site, machine, listeners, pid_file));
     }
     let mut body = |seed: WorkerSeed| -> u8 {
-        let site = worker::Site { config, interpreter, identity: &identity };
-        worker::run_forked(py, &site, seed)
+        let config = Arc::clone(&seed.config);
+        let site = worker::Site { config: &config, interpreter, identity: &identity };
+        if seed.number == TEMPLATE {
+            template::run(py, &site, seed)
+        } else {
+            worker::run_forked(py, &site, seed)
+        }
     };
     let mut host = PythonHost { py };
-    let result = supervisor::run(config, interpreter, machine, listeners, &mut host, &mut body);
+    let result =
+        supervisor::run(config, interpreter, machine, listeners, &mut host, reload, &mut body);
     if let Some(pid_file) = pid_file {
         pid_file.remove();
     }
     result
 }
 
-/// `--chdir`, before anything is opened.
+/// `--chdir`, before anything is opened; once more in each child, for a symbolic link that leads to
+/// another release by then.
 ///
 /// # Errors
 /// Start: the directory cannot be entered.
@@ -75,9 +85,15 @@ pub(crate) fn change_directory(config: &Config) -> Result<(), Fault> {
     })
 }
 
-fn name_process(name: &str) {
+/// Bytes of a process's name. **Source**: TASK_COMM_LEN of the kernel, less the NUL.
+const PROCESS_NAME_BYTES_MAX: usize = 15;
+
+/// Names this process: `--proc-name`, cut so that what follows it is kept.
+pub(crate) fn name_process(name: &str, suffix: &str) {
+    let kept = name.len().min(PROCESS_NAME_BYTES_MAX.saturating_sub(suffix.len()));
     // The configuration refuses a NUL.
-    if let Ok(name) = std::ffi::CString::new(name) {
+    if let Ok(name) = std::ffi::CString::new([&name.as_bytes()[..kept], suffix.as_bytes()].concat())
+    {
         sys::process::name_thread(&name);
     }
 }
@@ -85,10 +101,24 @@ fn name_process(name: &str) {
 /// A process that forks must have one thread: a lock that another thread holds at that moment stays
 /// locked in the child for ever.
 fn refuse_threads(py: Python<'_>, config: &Config) -> Result<(), Fault> {
-    let count = std::fs::read_dir("/proc/self/task").map_or(1, Iterator::count);
+    let count = thread_count();
     if config.single_process || count <= 1 {
         return Ok(());
     }
+    Err(Fault::start(format!(
+        "this process has {count} threads (Python knows {}) and workers are forked: start the server \
+         before any thread, or use --single-process",
+        thread_names(py)
+    )))
+}
+
+/// Threads of this process, as the kernel counts them.
+pub(crate) fn thread_count() -> usize {
+    std::fs::read_dir("/proc/self/task").map_or(1, Iterator::count)
+}
+
+/// Names of the threads that Python knows.
+pub(crate) fn thread_names(py: Python<'_>) -> String {
     let names: Vec<String> = py
         .import("threading")
         .and_then(|threading| threading.call_method0("enumerate"))
@@ -96,11 +126,7 @@ fn refuse_threads(py: Python<'_>, config: &Config) -> Result<(), Fault> {
             threads.try_iter()?.map(|thread| thread?.getattr("name")?.extract()).collect()
         })
         .unwrap_or_default();
-    Err(Fault::start(format!(
-        "this process has {count} threads (Python knows {}) and workers are forked: start the server \
-         before any thread, or use --single-process",
-        names.join(", ")
-    )))
+    names.join(", ")
 }
 
 /// Looks up `--user` and `--group`.
@@ -135,8 +161,8 @@ pub(crate) fn identity(py: Python<'_>, config: &Config) -> Result<Identity, Faul
 }
 
 /// Forks through `os.fork`, so that CPython's own hooks and the application's `register_at_fork` run.
-struct PythonHost<'py> {
-    py: Python<'py>,
+pub(crate) struct PythonHost<'py> {
+    pub(crate) py: Python<'py>,
 }
 
 impl Host for PythonHost<'_> {

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use hoopsnake_server::access_log::AccessLog;
 use hoopsnake_server::clock;
+use hoopsnake_server::config::Config;
 use hoopsnake_server::supervisor::Interrupts;
 use hoopsnake_server::supervisor::control::{ControlSocket, Received, ToSupervisor, ToWorker};
 use hoopsnake_server::sys::signals::SignalWatch;
@@ -33,6 +34,10 @@ pub(crate) struct Vigil<'wait> {
     python_signals: Option<OwnedFd>,
     /// Where nobody says another.
     grace: Duration,
+    /// `--shutdown-delay`, for a signal that comes here and not through the supervisor.
+    delay: Duration,
+    /// The delay runs: when the drain begins, unless the supervisor says so before.
+    drain_at: Option<Instant>,
     drain: Option<Drain>,
     interrupts: Interrupts,
 }
@@ -71,7 +76,7 @@ impl<'wait> Vigil<'wait> {
         signals: &'wait SignalWatch,
         control: Option<&'wait ControlSocket>,
         reactor: &'wait ReactorHandle,
-        grace: Duration,
+        config: &Config,
     ) -> Self {
         Self {
             signals,
@@ -79,7 +84,9 @@ impl<'wait> Vigil<'wait> {
             reactor,
             access_log: None,
             python_signals: None,
-            grace,
+            grace: config.grace,
+            delay: config.shutdown_delay,
+            drain_at: None,
             drain: None,
             interrupts: Interrupts::default(),
         }
@@ -105,7 +112,7 @@ impl<'wait> Vigil<'wait> {
                 Event::Ended(ended) => return ended,
                 Event::PythonSignals => {
                     if self.run_python_signals(py) {
-                        self.begin(self.grace);
+                        self.leave();
                     }
                 }
             }
@@ -120,6 +127,9 @@ impl<'wait> Vigil<'wait> {
             self.look_at_control();
             self.pass_recycling_on();
             let now = clock::now();
+            if is_cut || self.drain_at.is_some_and(|moment| moment <= now) {
+                self.begin(self.grace);
+            }
             if self.reactor.is_finished() {
                 let complete = self.drain.is_some();
                 let drain = self.drain.unwrap_or_else(|| Drain::new(Duration::ZERO, now));
@@ -152,9 +162,9 @@ impl<'wait> Vigil<'wait> {
         if let Some(control) = self.control {
             ready.push(PollFd::from_borrowed_fd(control.as_fd(), PollFlags::IN));
         }
-        let timeout = self.drain.and_then(|drain| {
-            let left = drain.threads_deadline.saturating_duration_since(clock::now());
-            Timespec::try_from(left).ok()
+        let deadline = self.drain.map(|drain| drain.threads_deadline).or(self.drain_at);
+        let timeout = deadline.and_then(|deadline| {
+            Timespec::try_from(deadline.saturating_duration_since(clock::now())).ok()
         });
         // EINTR: a signal, which is looked at next.
         let _ = poll(&mut ready, timeout.as_ref());
@@ -165,7 +175,7 @@ impl<'wait> Vigil<'wait> {
     fn look_at_signals(&mut self) -> bool {
         let interrupts = self.signals.take(libc::SIGINT);
         if interrupts + self.signals.take(libc::SIGTERM) > 0 {
-            self.begin(self.grace);
+            self.leave();
         }
         if self.signals.take(libc::SIGUSR1) > 0 {
             self.reopen_logs();
@@ -204,10 +214,21 @@ impl<'wait> Vigil<'wait> {
         }
     }
 
+    /// A signal asks for the end: it waits for `--shutdown-delay`, in which everything is served.
+    fn leave(&mut self) {
+        if self.delay.is_zero() {
+            self.begin(self.grace);
+        } else if self.drain.is_none() && self.drain_at.is_none() {
+            self.drain_at = Some(clock::now() + self.delay);
+            self.reactor.leave();
+        }
+    }
+
     /// Starts the drain. One that runs is not made longer: a signal to the whole group comes before
     /// the supervisor's word, which leaves a part of the grace to itself.
     fn begin(&mut self, grace: Duration) {
         let new = Drain::new(grace, clock::now());
+        self.drain_at = None;
         match &mut self.drain {
             Some(drain) if drain.deadline <= new.deadline => {}
             Some(drain) => *drain = new,

@@ -27,7 +27,7 @@ use pyo3::prelude::*;
 use crate::hooks::Hooks;
 use crate::import::{self, LoadError, Loaded};
 use crate::python_log::{self, PythonLog};
-use crate::run::Identity;
+use crate::run::{Identity, change_directory, name_process};
 use crate::vigil::Vigil;
 use crate::wsgi::running::thread_name;
 use crate::wsgi::{Application, ListenerEnviron, PoolThread, WsgiOptions};
@@ -54,26 +54,54 @@ pub(crate) struct Serving<'py> {
     pub(crate) hooks: Hooks<'py>,
 }
 
-/// What a worker has of its supervisor until it is ready.
+/// What a child has of its supervisor until it is ready.
 #[derive(Debug)]
-struct Forked {
-    parent: Parent,
-    voice: Voice,
-    cell: Option<WorkerCell>,
+pub(crate) struct Forked {
+    pub(crate) parent: Parent,
+    pub(crate) voice: Voice,
+    pub(crate) cell: Option<WorkerCell>,
+}
+
+impl Forked {
+    /// Whether this process is the one to say why the application cannot be loaded.
+    fn may_speak(forked: Option<&Self>) -> bool {
+        forked.is_none_or(|forked| forked.voice.take())
+    }
 }
 
 /// The body of a forked worker. Ends the process.
 pub(crate) fn run_forked(py: Python<'_>, site: &Site<'_>, seed: WorkerSeed) -> u8 {
+    run_worker(py, site, seed, None)
+}
+
+/// The same for one that the template forked: the application is there, and the user is the right one.
+pub(crate) fn run_preloaded<'py>(
+    py: Python<'py>,
+    site: &Site<'_>,
+    seed: WorkerSeed,
+    loaded: Loaded<'py>,
+) -> u8 {
+    run_worker(py, site, seed, Some(loaded))
+}
+
+fn run_worker<'py>(
+    py: Python<'py>,
+    site: &Site<'_>,
+    seed: WorkerSeed,
+    loaded: Option<Loaded<'py>>,
+) -> u8 {
     log::set_role(Role::Worker { number: seed.number });
+    name_process(&site.config.process_name, &format!(":{}", seed.number));
     // An import may take for ever, and nothing else would end this process then.
     if !tie(seed.parent) {
         return ending::exit_unready(py, 1);
     }
     // Before the import: a Ctrl-C meanwhile prints no traceback, and SIGTERM drains right after it.
-    let signals = watch_signals(py, &[libc::SIGTERM, libc::SIGINT]);
+    let signals = watch_signals(py, &[libc::SIGTERM, libc::SIGINT], &MEANT_FOR_THE_SUPERVISOR);
     let machine = seed.machine.clone();
     let forked = Forked { parent: seed.parent, voice: seed.voice, cell: seed.cell };
-    let serving = match prepare(py, site, seed.number, seed.listeners, &machine, Some(&forked)) {
+    let prepared = prepare(py, site, seed.number, seed.listeners, &machine, Some(&forked), loaded);
+    let serving = match prepared {
         Ok(serving) => serving,
         Err(code) => ending::exit_unready(py, code),
     };
@@ -88,7 +116,7 @@ pub(crate) fn run_forked(py: Python<'_>, site: &Site<'_>, seed: WorkerSeed) -> u
     let _ = seed.control.send(&ready);
     serving.hooks.ready();
     let control = Some(&seed.control);
-    let ended = Vigil::new(&signals, control, &serving.running.reactor, site.config.grace)
+    let ended = Vigil::new(&signals, control, &serving.running.reactor, site.config)
         .reopening(serving.access_log.as_deref())
         .keep(py);
     ending::end(py, serving, ended)
@@ -104,21 +132,21 @@ pub(crate) fn run_alone(
 ) -> u8 {
     let sockets = std::mem::take(&mut listeners.sockets);
     // Until the import is over, signals do what they do in any Python program.
-    let serving = match prepare(py, site, 1, sockets, &machine, None) {
+    let serving = match prepare(py, site, 1, sockets, &machine, None, None) {
         Ok(serving) => serving,
         Err(code) => {
             clean_up(listeners, pid_file);
             return if code == EXIT_NOT_LOADED { 1 } else { code };
         }
     };
-    let signals = watch_signals(py, own_signals(py));
+    let signals = watch_signals(py, own_signals(py), &[]);
     // What a supervisor would say, where it would say it.
     log::natively(|| {
         tracing::info!(pid = std::process::id(), "worker 1 is ready");
         supervisor::banner(site.config, site.interpreter, &machine, &serving.app_name, &listeners);
     });
     serving.hooks.ready();
-    let ended = Vigil::new(&signals, None, &serving.running.reactor, site.config.grace)
+    let ended = Vigil::new(&signals, None, &serving.running.reactor, site.config)
         .reopening(serving.access_log.as_deref())
         .keep(py);
     ending::end_after(py, serving, ended, || clean_up(listeners, pid_file))
@@ -143,8 +171,22 @@ fn own_signals(py: Python<'_>) -> &'static [libc::c_int] {
     if is_free().unwrap_or(false) { all } else { &all[..2] }
 }
 
-fn watch_signals(py: Python<'_>, numbers: &[libc::c_int]) -> SignalWatch {
-    match SignalWatch::install(numbers) {
+/// What an operator sends to every process of that name, or a terminal to the group. Its default action
+/// would end or suspend a worker, which takes SIGUSR1 as the supervisor's word and ignores the others.
+pub(crate) const MEANT_FOR_THE_SUPERVISOR: [libc::c_int; 5] =
+    [libc::SIGHUP, libc::SIGUSR1, libc::SIGUSR2, libc::SIGTTIN, libc::SIGTTOU];
+
+/// `absorbed` are counted and no more, unless the application handles them.
+pub(crate) fn watch_signals(
+    py: Python<'_>,
+    numbers: &[libc::c_int],
+    absorbed: &[libc::c_int],
+) -> SignalWatch {
+    let watch = SignalWatch::install(numbers).and_then(|mut watch| {
+        watch.absorb(absorbed)?;
+        Ok(watch)
+    });
+    match watch {
         Ok(watch) => watch,
         Err(error) => {
             tracing::error!(%error, "signals cannot be handled");
@@ -161,34 +203,21 @@ fn prepare<'py>(
     listeners: Sockets,
     machine: &Machine,
     forked: Option<&Forked>,
+    loaded: Option<Loaded<'py>>,
 ) -> Result<Serving<'py>, u8> {
     let config = site.config;
-    let voice = forked.map(|forked| &forked.voice);
-    let failed = |what: &str, error: &dyn std::fmt::Display| {
-        if voice.is_some_and(|voice| !voice.take()) {
-            return EXIT_NOT_LOADED_SILENT;
-        }
-        tracing::error!("{what}: {error}");
-        EXIT_NOT_LOADED
-    };
-    become_user(py, site.identity)
-        .map_err(|error| failed("the worker cannot change its user", &error))?;
-    // Which has untied it.
-    if forked.is_some_and(|forked| !tie(forked.parent)) {
-        return Err(EXIT_NOT_LOADED_SILENT);
+    let failed = |what: &str, error: &dyn std::fmt::Display| fail(forked, what, error);
+    let hooked = |what: &str, done: &str, error| not_loaded(py, forked, what, done, error);
+    if loaded.is_none() {
+        enter_site(py, site, forked)?;
     }
-    enter(py, config).map_err(|error| failed("--app-dir or --env-file", &error))?;
-    python_log::configure(py, &config.log)
-        .map_err(|error| error.to_string())
-        .and_then(|configured| configured)
-        .map_err(|reason| failed("the worker cannot start", &reason))?;
-    let may_speak = || voice.is_none_or(Voice::take);
     let mut hooks = Hooks::start(py, config, number)
-        .map_err(|error| not_loaded(py, "on_worker_start", "called", error, may_speak))?;
-    let loaded = load(py, config, may_speak)?;
-    hooks
-        .find_others(config)
-        .map_err(|error| not_loaded(py, "a hook", "imported", error, may_speak))?;
+        .map_err(|error| hooked("on_worker_start", "called", error))?;
+    let loaded = match loaded {
+        Some(loaded) => loaded,
+        None => load(py, config, forked)?,
+    };
+    hooks.find_others(config).map_err(|error| hooked("a hook", "imported", error))?;
     // From here on there are threads in this process, and it does not fork any more.
     log::start_writer(config.log.overflow).map_err(|error| failed("the log", &error))?;
     let python_log =
@@ -217,8 +246,39 @@ fn prepare<'py>(
     Ok(Serving { app_name, application, running, threads, access_log, python_log, hooks })
 }
 
+/// Becomes the user, and makes the world as the application is to see it. The error is an exit code
+/// whose reason is printed.
+pub(crate) fn enter_site(
+    py: Python<'_>,
+    site: &Site<'_>,
+    forked: Option<&Forked>,
+) -> Result<(), u8> {
+    let failed = |what: &str, error: &dyn std::fmt::Display| fail(forked, what, error);
+    become_user(py, site.identity)
+        .map_err(|error| failed("the worker cannot change its user", &error))?;
+    // Which has untied it.
+    if forked.is_some_and(|forked| !tie(forked.parent)) {
+        return Err(EXIT_NOT_LOADED_SILENT);
+    }
+    change_directory(site.config).map_err(|fault| failed("the worker cannot start", &fault))?;
+    enter(py, site.config).map_err(|error| failed("--app-dir or --env-file", &error))?;
+    python_log::configure(py, &site.config.log)
+        .map_err(|error| error.to_string())
+        .and_then(|configured| configured)
+        .map_err(|reason| failed("the worker cannot start", &reason))
+}
+
+/// Says why this process cannot serve, if it is the one to speak; the exit code.
+pub(crate) fn fail(forked: Option<&Forked>, what: &str, error: &dyn std::fmt::Display) -> u8 {
+    if !Forked::may_speak(forked) {
+        return EXIT_NOT_LOADED_SILENT;
+    }
+    tracing::error!("{what}: {error}");
+    EXIT_NOT_LOADED
+}
+
 /// False: the supervisor is gone, and nobody waits for this worker.
-fn tie(parent: Parent) -> bool {
+pub(crate) fn tie(parent: Parent) -> bool {
     parent.tie().unwrap_or_else(|error| {
         tracing::warn!(%error, "this worker would outlive its supervisor while it is imported");
         true
@@ -262,26 +322,26 @@ fn put_first(py: Python<'_>, directory: &Path) -> PyResult<()> {
     Ok(())
 }
 
-fn load<'py>(
+/// Imports the application. The error is an exit code whose reason is printed.
+pub(crate) fn load<'py>(
     py: Python<'py>,
     config: &Config,
-    may_speak: impl FnOnce() -> bool,
+    forked: Option<&Forked>,
 ) -> Result<Loaded<'py>, u8> {
     // `Config` demands an application of everything that serves.
     let Some(spec) = &config.app else { return Err(EXIT_NOT_LOADED) };
-    import::load(py, spec)
-        .map_err(|error| not_loaded(py, &spec.module, "imported", error, may_speak))
+    import::load(py, spec).map_err(|error| not_loaded(py, forked, &spec.module, "imported", error))
 }
 
 /// Says why the application, or a hook, cannot be had; the exit code. `what` was `done`.
 fn not_loaded(
     py: Python<'_>,
+    forked: Option<&Forked>,
     what: &str,
     done: &str,
     error: LoadError,
-    may_speak: impl FnOnce() -> bool,
 ) -> u8 {
-    if !may_speak() {
+    if !Forked::may_speak(forked) {
         return EXIT_NOT_LOADED_SILENT;
     }
     match error {

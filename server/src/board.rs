@@ -94,6 +94,13 @@ impl Board {
         Some(CellLease { board: Arc::clone(self), index, owner: std::process::id() })
     }
 
+    /// What a process writes with whose cell was leased by another one. `None`: there is no such cell.
+    #[must_use]
+    pub fn worker_cell(self: &Arc<Self>, index: usize) -> Option<WorkerCell> {
+        let exists = index < self.cells().count();
+        exists.then(|| WorkerCell { board: Arc::clone(self), index })
+    }
+
     /// All cells that have ever been leased. The others need not be looked at.
     fn used_cells(&self) -> impl Iterator<Item = &[AtomicU64]> {
         self.cells().take(self.used_count().load(Ordering::Acquire) as usize)
@@ -131,6 +138,12 @@ pub struct CellLease {
 }
 
 impl CellLease {
+    /// Its place on the board.
+    #[must_use]
+    pub fn index(&self) -> usize {
+        self.index
+    }
+
     /// What the forked process writes with.
     #[must_use]
     pub fn worker_cell(&self) -> WorkerCell {

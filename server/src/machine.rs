@@ -31,6 +31,16 @@ pub fn find_out(config: &Config) -> Result<Machine, Fault> {
     Ok(Machine { io, connections_max })
 }
 
+/// The same under other options: the kernel interface stays, which the supervisor chose at its start.
+///
+/// # Errors
+/// Start: the limit of open files is unknown.
+pub fn renew(machine: &Machine, config: &Config) -> Result<Machine, Fault> {
+    let limit = process::raise_nofile()
+        .map_err(|error| Fault::start(format!("the limit of open files is unknown: {error}")))?;
+    Ok(Machine { io: machine.io, connections_max: connections_max(config, limit) })
+}
+
 /// The ring or epoll, decided once for all workers, and the line that says why it is not the ring.
 ///
 /// # Errors

@@ -207,7 +207,7 @@ pub struct Config {
     pub user: Option<String>,
     /// The same.
     pub group: Option<String>,
-    /// Entered before anything is opened.
+    /// Entered before anything is opened; absolute.
     pub chdir: Option<PathBuf>,
 }
 
@@ -233,6 +233,15 @@ impl Config {
             )));
         }
         let single_process = reader.read("single-process", &raw.single_process, value::boolean)?;
+        let preload = reader.read("preload", &raw.preload, value::boolean)?;
+        if preload && single_process {
+            return Err(Fault::usage(format!(
+                "preload is true (from {}) and single-process is true (from {}): there is nobody to \
+                 fork; leave one of them out",
+                typed.origin("preload"),
+                typed.origin("single-process")
+            )));
+        }
         let worker_count = reader.workers(&raw.workers)?;
         let grace = reader.named("grace", &raw.grace, value::seconds)?;
         Ok(Self {
@@ -252,7 +261,7 @@ impl Config {
             uds_mode: reader.read("uds-mode", &raw.uds_mode, value::mode)?,
             worker_count: if single_process { 1 } else { worker_count },
             thread_count: reader.threads(&raw.threads, interpreter)?,
-            preload: reader.read("preload", &raw.preload, value::boolean)?,
+            preload,
             respawn_max: reader.bound_or_none("respawn-max", &raw.respawn_max)?,
             hooks: reader.hooks()?,
             io: reader.read("io", &raw.io, |text| value::choice(&IO_WORDS, text))?,
@@ -280,7 +289,7 @@ impl Config {
             process_name: reader.read("proc-name", &raw.proc_name, value::process_name)?,
             user: raw.user.clone(),
             group: raw.group.clone(),
-            chdir: raw.chdir.as_ref().map(PathBuf::from),
+            chdir: raw.chdir.as_ref().map(absolute).transpose()?,
         })
     }
 
@@ -314,6 +323,12 @@ impl Config {
             access_log,
         }
     }
+}
+
+/// Relative paths are meant from where the command was started.
+fn absolute(directory: &String) -> Result<PathBuf, Fault> {
+    std::path::absolute(directory)
+        .map_err(|error| Fault::usage(format!("chdir {directory} cannot be meant: {error}")))
 }
 
 const IO_WORDS: [(&str, IoChoice); 3] =

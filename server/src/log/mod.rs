@@ -63,7 +63,12 @@ pub enum Role {
         /// From 1.
         number: usize,
     },
+    /// The one that imports and forks (`--preload`).
+    Template,
 }
+
+/// How [`ROLE`] says that this is the template; no worker has that number.
+const TEMPLATE: usize = usize::MAX;
 
 /// Installs the log of this process and of those it forks. A second call changes nothing.
 pub fn install(config: &LogConfig) {
@@ -78,6 +83,7 @@ pub fn set_role(role: Role) {
     let number = match role {
         Role::Supervisor => 0,
         Role::Worker { number } => number,
+        Role::Template => TEMPLATE,
     };
     ROLE.store(number, Ordering::Relaxed);
 }
@@ -177,19 +183,26 @@ impl<S: Subscriber> Layer<S> for LineLayer {
 /// Who writes a line.
 #[derive(Clone, Copy, Debug)]
 struct Origin {
-    /// The worker's number; `None` for the supervisor.
-    worker: Option<usize>,
+    role: Role,
     pid: u32,
 }
 
 impl Origin {
     fn of_this_process() -> Self {
-        let number = ROLE.load(Ordering::Relaxed);
-        Self { worker: (number > 0).then_some(number), pid: std::process::id() }
+        let role = match ROLE.load(Ordering::Relaxed) {
+            0 => Role::Supervisor,
+            TEMPLATE => Role::Template,
+            number => Role::Worker { number },
+        };
+        Self { role, pid: std::process::id() }
     }
 
     fn role(self) -> &'static str {
-        if self.worker.is_some() { "worker" } else { "supervisor" }
+        match self.role {
+            Role::Supervisor => "supervisor",
+            Role::Worker { .. } => "worker",
+            Role::Template => "template",
+        }
     }
 }
 
@@ -276,7 +289,9 @@ fn json_line(now: Duration, level: Level, origin: Origin, fields: JsonFields) ->
     object.insert("time".to_owned(), timestamp(now).into());
     object.insert("level".to_owned(), level.as_str().to_ascii_lowercase().into());
     object.insert("process".to_owned(), origin.role().into());
-    object.extend(origin.worker.map(|number| ("worker".to_owned(), number.into())));
+    if let Role::Worker { number } = origin.role {
+        object.insert("worker".to_owned(), number.into());
+    }
     object.insert("pid".to_owned(), origin.pid.into());
     for (name, value) in fields.0 {
         // `pid` is who writes, in every line; some lines of the supervisor are about a worker.
@@ -321,7 +336,7 @@ impl Visit for JsonFields {
 mod tests {
     use super::*;
 
-    const WORKER: Origin = Origin { worker: Some(2), pid: 7 };
+    const WORKER: Origin = Origin { role: Role::Worker { number: 2 }, pid: 7 };
 
     #[test]
     fn a_line_cannot_be_forged() {

@@ -1,52 +1,68 @@
 //! The supervisor: one thread for its whole life. It binds, forks workers before anything of the
-//! application is imported, waits for their *ready*, replaces those that die, and ends them.
+//! application is imported, waits for their *ready*, replaces those that die, renews them on SIGHUP,
+//! and ends them.
 //!
 //! | state | event | next |
 //! |---|---|---|
 //! | Starting | every worker is ready | Serving, the banner |
-//! | Starting | a worker ends before its *ready* | Stopping, with its exit code |
-//! | Serving | a worker ends | Serving: another is due, later after short lives |
-//! | Starting, Serving | SIGTERM, SIGINT | Stopping: workers drain until the grace is over |
-//! | Stopping | no worker is left | the end |
-//! | Stopping | the grace is over, or a second SIGINT | workers are killed and named |
+//! | Starting | a process ends before its *ready* | Stopping, exit code 1 |
+//! | Starting, Serving | a worker ends | the same: another is due, later after short lives |
+//! | Starting, Serving | more short lives than `--respawn-max`, and no worker settled | Stopping, exit code 1 |
+//! | Serving | SIGHUP | Serving: a rolling restart, see `rollout` |
+//! | Starting | SIGTERM, SIGINT | Stopping |
+//! | Serving | SIGTERM, SIGINT | Delaying for `--shutdown-delay`: workers serve and say 503 to /ready |
+//! | Delaying | the delay is over | Stopping: workers drain until the grace is over |
+//! | any | SIGQUIT, or a second SIGINT | Stopping, and everything is killed |
+//! | Delaying, Stopping | no process is left | the end |
+//!
+//! With `--preload` the workers are forked by a *template*, a child that has imported the application.
+//! It hands each worker over by leaving it an orphan, which the kernel gives to the supervisor.
 
+mod budget;
 pub mod control;
+mod ends;
+mod fork;
+mod kept;
 mod listen;
 mod pid_file;
+mod rollout;
 mod roster;
+mod signals;
+mod stop;
 mod voice;
+mod words;
 
 use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Pid, Signal, WaitOptions, WaitStatus};
+use rustix::process::{Pid, Signal};
 
 pub use listen::{Listeners, Sockets};
 pub use pid_file::PidFile;
+pub use roster::TEMPLATE;
 pub use voice::Voice;
+pub use words::banner;
 
-use crate::board::{Board, CellLease, WorkerCell};
+use crate::board::{Board, WorkerCell};
 use crate::clock;
 use crate::config::{Config, Interpreter};
 use crate::error::Fault;
 use crate::limits;
 use crate::reactor::IoKind;
 use crate::sys::process::Parent;
-use crate::sys::signals::{SignalMask, SignalWatch};
-use control::{ControlSocket, Received, ToSupervisor, ToWorker};
-use roster::{Process, Standing, Worker};
+use crate::sys::signals::SignalWatch;
+use budget::Budget;
+use control::{ControlSocket, Received, ToSupervisor};
+use roster::{Process, Readiness, Roster, Worker};
+use words::name_of;
 
 /// A worker's exit code for "the application could not be loaded; the reason is printed".
 pub const EXIT_NOT_LOADED: u8 = 3;
 
 /// The same, and another worker prints the reason.
 pub const EXIT_NOT_LOADED_SILENT: u8 = 4;
-
-/// Of the grace, what the supervisor keeps for itself: a worker that overruns says what it left
-/// before the supervisor kills it.
-const GRACE_MARGIN_MAX: Duration = Duration::from_secs(1);
 
 /// A SIGINT this soon after the first is the same key stroke: a terminal signals the whole group, and
 /// a wrapper (`timeout`, a shell script) passes its own on.
@@ -104,10 +120,10 @@ impl Machine {
     }
 }
 
-/// What a new worker starts with.
+/// What a new worker starts with, or the template, which hands it on to the workers it forks.
 #[derive(Debug)]
 pub struct WorkerSeed {
-    /// From 1.
+    /// From 1, or [`TEMPLATE`].
     pub number: usize,
     /// To the supervisor.
     pub control: ControlSocket,
@@ -117,74 +133,135 @@ pub struct WorkerSeed {
     pub voice: Voice,
     /// Where to accept.
     pub listeners: Sockets,
-    /// Its place beside the other workers; `None`: all were taken.
+    /// Its place beside the other workers; `None`: all were taken, or it is the template.
     pub cell: Option<WorkerCell>,
+    /// Where the template finds the places of the workers it forks.
+    pub board: Arc<Board>,
     /// What was found out.
     pub machine: Machine,
+    /// The options as they were when it was forked.
+    pub config: Arc<Config>,
 }
 
-/// How it ended.
+/// Settings, and what workers with these settings are forked from.
+#[derive(Debug)]
+struct Generation {
+    /// Never used twice.
+    id: u32,
+    config: Arc<Config>,
+    /// SIGTTIN and SIGTTOU change it.
+    worker_count: usize,
+    machine: Machine,
+    /// With `--preload`: its number is [`TEMPLATE`].
+    template: Option<Worker>,
+}
+
+impl Generation {
+    fn new(id: u32, config: Arc<Config>, machine: Machine, now: Instant) -> Self {
+        let template = config.preload.then(|| Worker::new(TEMPLATE, id, now));
+        Self { id, worker_count: config.worker_count, config, machine, template }
+    }
+
+    /// Whether workers can be forked: the template, if there is one, has imported the application.
+    fn is_forkable(&self) -> bool {
+        self.template.as_ref().is_none_or(|template| template.running().is_some())
+    }
+}
+
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Phase {
     Starting,
     Serving,
-    Stopping { deadline: Instant },
+    /// `--shutdown-delay` runs.
+    Delaying {
+        until: Instant,
+    },
+    /// Every process is on its way out.
+    Stopping,
+}
+
+impl Phase {
+    /// Processes that end are replaced.
+    fn is_up(self) -> bool {
+        match self {
+            Self::Starting | Self::Serving => true,
+            Self::Delaying { .. } | Self::Stopping => false,
+        }
+    }
 }
 
 struct Supervisor<'run> {
-    config: &'run Config,
     interpreter: &'run Interpreter,
-    machine: Machine,
+    /// The configuration as it would be at a start now.
+    reload: &'run mut dyn FnMut() -> Result<Config, Fault>,
     listeners: Listeners,
     signals: SignalWatch,
     voice: Voice,
     board: Arc<Board>,
     /// A process found no place on the board, and that was said.
     board_was_full: bool,
-    workers: Vec<Worker>,
+    /// What is in force.
+    generation: Generation,
+    /// What a rolling restart brings in.
+    rollout: Option<rollout::Rollout>,
+    /// SIGHUP came while the workers were starting.
+    is_restart_wanted: bool,
+    roster: Roster,
+    budget: Budget,
     phase: Phase,
-    /// The application as the first ready worker found it.
+    /// The application as the last process that became ready found it.
     app: String,
     exit_code: u8,
     interrupts: Interrupts,
     /// It was up once: its end is news.
     has_served: bool,
+    process_count: u64,
+    generation_count: u32,
 }
 
-/// Serves until told to stop, and returns the exit code. `body` runs in each worker's process and is
-/// to end it; if it returns, so does this, with the worker's exit code.
+/// Serves until told to stop, and returns the exit code. `body` runs in each child and is to end it; if
+/// it returns, so does this, with the child's exit code. `reload` reads the configuration anew.
 ///
 /// # Errors
 /// Start: the first fork failed, or signals cannot be handled.
 pub fn run(
-    config: &Config,
+    config: &Arc<Config>,
     interpreter: &Interpreter,
     machine: Machine,
     listeners: Listeners,
     host: &mut dyn Host,
+    reload: &mut dyn FnMut() -> Result<Config, Fault>,
     body: &mut dyn FnMut(WorkerSeed) -> u8,
 ) -> Result<u8, Fault> {
-    let mut watched = vec![libc::SIGTERM, libc::SIGINT, libc::SIGQUIT, libc::SIGCHLD];
-    watched.extend(UNUSED_SIGNALS.map(|(signal, _)| signal));
-    let signals = SignalWatch::install(&watched)
+    let signals = SignalWatch::install(&signals::WATCHED)
         .map_err(|error| Fault::start(format!("signals cannot be handled: {error}")))?;
+    let voice = Voice::new().map_err(|error| Fault::start(error.to_string()))?;
+    let board = Board::new(limits::BOARD_CELL_COUNT)
+        .map_err(|error| Fault::start(format!("no memory to share with workers: {error}")))?;
+    if config.preload {
+        adopt_orphans().map_err(|error| Fault::start(format!("--preload: {error}")))?;
+    }
     let now = clock::now();
     let mut supervisor = Supervisor {
-        config,
         interpreter,
-        machine,
+        reload,
         listeners,
         signals,
-        voice: Voice::new().map_err(|error| Fault::start(error.to_string()))?,
-        board: Board::new(limits::BOARD_CELL_COUNT)
-            .map_err(|error| Fault::start(format!("no memory to share with workers: {error}")))?,
+        voice,
+        board,
         board_was_full: false,
-        workers: (1..=config.worker_count).map(|number| Worker::new(number, now)).collect(),
+        generation: Generation::new(1, Arc::clone(config), machine, now),
+        rollout: None,
+        is_restart_wanted: false,
+        roster: Roster::new(config.worker_count, 1, now),
+        budget: Budget::default(),
         phase: Phase::Starting,
         app: String::new(),
         exit_code: 0,
         interrupts: Interrupts::default(),
         has_served: false,
+        process_count: 0,
+        generation_count: 1,
     };
     loop {
         if let Some(seed) = supervisor.fork_due(host)? {
@@ -196,8 +273,11 @@ pub fn run(
         }
         supervisor.wait();
         supervisor.handle_signals();
+        // Asked for on each pass and not only after SIGCHLD: it costs one call and misses nothing.
+        supervisor.reap();
         supervisor.handle_messages();
         supervisor.handle_time();
+        supervisor.renew();
     }
     supervisor.listeners.remove_paths();
     supervisor.signals.restore();
@@ -207,98 +287,14 @@ pub fn run(
     Ok(supervisor.exit_code)
 }
 
+/// From now on a descendant whose parent has ended becomes a child of this process, to be waited for.
+fn adopt_orphans() -> io::Result<()> {
+    Ok(rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?)
+}
+
 impl Supervisor<'_> {
-    /// Forks the workers that are due. In a child: what it starts with.
-    fn fork_due(&mut self, host: &mut dyn Host) -> Result<Option<WorkerSeed>, Fault> {
-        if matches!(self.phase, Phase::Stopping { .. }) {
-            return Ok(None);
-        }
-        for index in 0..self.workers.len() {
-            let now = clock::now();
-            match self.workers[index].standing {
-                Standing::Due(moment) if moment <= now => {}
-                Standing::Due(_) | Standing::Starting(_) | Standing::Ready(..) | Standing::Gone => {
-                    continue;
-                }
-            }
-            match self.fork_one(index, host, now) {
-                Ok(None) => {}
-                Ok(Some(seed)) => return Ok(Some(seed)),
-                Err(error) if self.phase == Phase::Starting => {
-                    self.listeners.remove_paths();
-                    return Err(Fault::start(format!("a worker cannot be forked: {error}")));
-                }
-                Err(error) => {
-                    let delay = self.workers[index].ended(now);
-                    tracing::error!(%error, ?delay, "a worker cannot be forked; trying again");
-                }
-            }
-        }
-        Ok(None)
-    }
-
-    fn fork_one(
-        &mut self,
-        index: usize,
-        host: &mut dyn Host,
-        now: Instant,
-    ) -> io::Result<Option<WorkerSeed>> {
-        let (ours, theirs) = ControlSocket::pair()?;
-        if self.phase == Phase::Serving {
-            self.voice.give_back();
-        }
-        let cell = self.lease_cell();
-        let parent = Parent::of_children();
-        let mask = SignalMask::block_all();
-        let forked = host.fork();
-        if !matches!(forked, Ok(Fork::Child)) {
-            mask.restore();
-        }
-        match forked? {
-            Fork::Parent(number) => {
-                let pid = Pid::from_raw(number)
-                    .ok_or_else(|| io::Error::other(format!("fork returned {number}")))?;
-                let process = Process { pid, control: ours, _cell: cell, started: now };
-                self.workers[index].standing = Standing::Starting(process);
-                Ok(None)
-            }
-            Fork::Child => {
-                let number = self.workers[index].number;
-                // The other workers' sockets must not live on here: their end of file is the sign
-                // that the supervisor died.
-                self.workers.clear();
-                drop(ours);
-                self.signals.restore();
-                mask.restore();
-                Ok(Some(WorkerSeed {
-                    number,
-                    control: theirs,
-                    parent,
-                    voice: self.voice.clone(),
-                    listeners: std::mem::take(&mut self.listeners.sockets),
-                    cell: cell.as_ref().map(CellLease::worker_cell),
-                    machine: self.machine.clone(),
-                }))
-            }
-        }
-    }
-
-    /// A place on the board for the next process.
-    fn lease_cell(&mut self) -> Option<CellLease> {
-        let lease = self.board.lease();
-        if lease.is_none() && !std::mem::replace(&mut self.board_was_full, true) {
-            tracing::warn!(
-                "more than {} worker processes at once: those that come now accept connections \
-                 without regard to the others until some have ended",
-                limits::BOARD_CELL_COUNT
-            );
-        }
-        lease
-    }
-
     fn is_over(&self) -> bool {
-        matches!(self.phase, Phase::Stopping { .. })
-            && self.workers.iter().all(|worker| worker.process().is_none())
+        !self.phase.is_up() && self.roster.is_over()
     }
 
     /// Sleeps until a signal, a message or the next deadline.
@@ -313,7 +309,7 @@ impl Supervisor<'_> {
             }
         });
         let mut ready = vec![PollFd::new(&self.signals, PollFlags::IN)];
-        for process in self.workers.iter().filter_map(Worker::process) {
+        for process in self.processes().filter(|process| !process.is_deaf) {
             ready.push(PollFd::new(&process.control, PollFlags::IN));
         }
         // EINTR is a signal, which is looked at next in any case.
@@ -321,230 +317,123 @@ impl Supervisor<'_> {
     }
 
     fn next_deadline(&self) -> Option<Instant> {
-        match self.phase {
-            Phase::Stopping { deadline } => Some(deadline),
-            Phase::Starting | Phase::Serving => self
-                .workers
-                .iter()
-                .filter_map(|worker| match worker.standing {
-                    Standing::Due(moment) => Some(moment),
-                    Standing::Starting(_) | Standing::Ready(..) | Standing::Gone => None,
-                })
-                .min(),
-        }
+        let leaving = self.roster.leaving.iter().filter_map(|leaving| leaving.deadline);
+        let phase = match self.phase {
+            Phase::Delaying { until } => Some(until),
+            Phase::Starting | Phase::Serving | Phase::Stopping => None,
+        };
+        let forks = self.forks().map(|fork| fork.moment).filter(|_| self.phase.is_up());
+        leaving.chain(phase).chain(forks).min()
     }
 
-    fn handle_signals(&mut self) {
-        self.signals.clear();
-        for (signal, text) in UNUSED_SIGNALS {
-            if self.signals.take(signal) > 0 {
-                tracing::warn!("{text}; nothing was changed");
-            }
-        }
-        if self.signals.take(libc::SIGQUIT) > 0 {
-            self.begin_stop("SIGQUIT");
-            self.kill_all("SIGQUIT does not wait");
-        }
-        let interrupts = self.signals.take(libc::SIGINT);
-        let name = if interrupts > 0 { "SIGINT" } else { "SIGTERM" };
-        if interrupts > 0 || self.signals.take(libc::SIGTERM) > 0 {
-            self.begin_stop(name);
-        }
-        if interrupts > 0 && self.interrupts.is_second(clock::now()) {
-            self.kill_all("a second SIGINT came");
-        }
-        // Asked for on each pass and not only after SIGCHLD: it costs one call and misses nothing.
-        self.reap();
+    /// The settings in force, and those that are being brought in.
+    fn generations(&self) -> impl Iterator<Item = &Generation> {
+        let next = self.rollout.as_ref().map(|rollout| &rollout.generation);
+        std::iter::once(&self.generation).chain(next)
     }
 
-    fn begin_stop(&mut self, reason: &str) {
-        if matches!(self.phase, Phase::Stopping { .. }) {
-            return;
-        }
-        let grace = self.config.grace;
-        self.phase = Phase::Stopping { deadline: clock::now() + grace };
-        if self.has_served {
-            tracing::info!(grace = ?grace, "stopping: {reason}");
-        }
-        // A connection that comes now is refused and does not wait for nobody: workers close theirs.
-        self.listeners.sockets.clear();
-        let worker_grace = grace - GRACE_MARGIN_MAX.min(grace / 10);
-        for worker in &mut self.workers {
-            match &worker.standing {
-                Standing::Ready(process, _) => {
-                    // A worker that is gone already is reaped in a moment.
-                    let _ = process.control.send(&ToWorker::Drain { grace: worker_grace });
-                }
-                // It has accepted nothing, and an import cannot be asked to end.
-                Standing::Starting(process) => kill(process.pid),
-                Standing::Due(_) => worker.standing = Standing::Gone,
-                Standing::Gone => {}
-            }
-        }
+    fn generations_mut(&mut self) -> impl Iterator<Item = &mut Generation> {
+        let next = self.rollout.as_mut().map(|rollout| &mut rollout.generation);
+        std::iter::once(&mut self.generation).chain(next)
     }
 
-    fn handle_time(&mut self) {
-        if let Phase::Stopping { deadline } = self.phase
-            && clock::now() >= deadline
-        {
-            self.kill_all("the grace is over");
-        }
+    /// Every worker that is to be, and the templates.
+    fn members_mut(&mut self) -> impl Iterator<Item = &mut Worker> {
+        let next = self.rollout.as_mut().map(|rollout| &mut rollout.generation);
+        let templates = std::iter::once(&mut self.generation)
+            .chain(next)
+            .filter_map(|generation| generation.template.as_mut());
+        self.roster.workers.iter_mut().chain(templates)
     }
 
-    fn kill_all(&mut self, reason: &str) {
-        for worker in &self.workers {
-            if let Some(process) = worker.process() {
-                let pid = process.pid.as_raw_pid();
-                tracing::error!(pid, "worker {} is killed: {reason}", worker.number);
-                kill(process.pid);
-                self.exit_code = self.exit_code.max(1);
-            }
+    fn processes(&self) -> impl Iterator<Item = &Process> {
+        let templates = self.generations().filter_map(|generation| generation.template.as_ref());
+        let members = self.roster.workers.iter().chain(templates);
+        let leaving = self.roster.leaving.iter().map(|leaving| &leaving.process);
+        members.flat_map(Worker::processes).chain(leaving)
+    }
+
+    fn process_mut(&mut self, id: u64) -> Option<&mut Process> {
+        if let Some(index) = self.roster.leaving.iter().position(|it| it.process.id == id) {
+            return Some(&mut self.roster.leaving[index].process);
         }
-        // What is left now ends at once; not to be killed once a pass.
-        if let Phase::Stopping { deadline } = &mut self.phase {
-            *deadline += Duration::from_secs(1);
-        }
+        self.members_mut().flat_map(Worker::processes_mut).find(|process| process.id == id)
     }
 
     fn handle_messages(&mut self) {
-        for index in 0..self.workers.len() {
-            let Some(process) = self.workers[index].process() else { continue };
+        let talking = self.processes().filter(|process| !process.is_deaf);
+        let ids: Vec<u64> = talking.map(|process| process.id).collect();
+        for id in ids {
+            let Some(process) = self.process_mut(id) else { continue };
             match process.control.receive() {
-                Received::Message(ToSupervisor::Ready { app }) => self.became_ready(index, app),
-                Received::Message(ToSupervisor::Recycle { reason }) => {
-                    tracing::warn!("worker {} is replaced: {reason}", self.workers[index].number);
-                }
+                Received::Message(ToSupervisor::Born { pid }) => self.was_born(id, pid),
+                Received::Message(ToSupervisor::Ready { app }) => self.became_ready(id, app),
+                Received::Message(ToSupervisor::Recycle { reason }) => self.recycle(id, &reason),
+                Received::Closed if process.pid.is_none() => self.ended_unborn(id),
                 // Its end is seen by `reap`.
-                Received::Nothing | Received::Closed => {}
+                Received::Closed => process.is_deaf = true,
+                Received::Nothing => {}
             }
         }
     }
 
-    fn became_ready(&mut self, index: usize, app: String) {
-        let now = clock::now();
-        let worker = &mut self.workers[index];
-        if !worker.became_ready(now) {
+    /// A worker that the template forked says who it is. What is not a child of ours is not believed:
+    /// it would be killed in a worker's place.
+    fn was_born(&mut self, id: u64, pid: i32) {
+        let Some(pid) = Pid::from_raw(pid).filter(|pid| is_child(*pid)) else {
+            tracing::error!(
+                pid,
+                "bug: a worker says that it is a process that is no child of ours"
+            );
             return;
+        };
+        let was_given_up =
+            self.roster.leaving.iter().any(|it| it.process.id == id && it.deadline.is_none());
+        if let Some(process) = self.process_mut(id)
+            && process.pid.is_none()
+        {
+            process.pid = Some(pid);
+            if was_given_up {
+                kill(pid);
+            }
         }
-        if let Some(process) = worker.process() {
-            let seconds = now.saturating_duration_since(process.started).as_secs_f64();
-            let seconds = (seconds * 1e3).round() / 1e3;
-            let pid = process.pid.as_raw_pid();
-            tracing::info!(pid, seconds, "worker {} is ready", worker.number);
-        }
+    }
+
+    fn became_ready(&mut self, id: u64, app: String) {
+        let now = clock::now();
+        let found = self.members_mut().find_map(|member| {
+            let readiness = member.became_ready(id, now)?;
+            let process = &member.running()?.process;
+            Some((member.number, readiness, process.pid, process.started))
+        });
+        let Some((number, readiness, pid, started)) = found else { return };
+        let seconds = now.saturating_duration_since(started).as_secs_f64();
+        let seconds = (seconds * 1e3).round() / 1e3;
+        let pid = pid.map(Pid::as_raw_pid);
+        tracing::info!(pid, seconds, "{} is ready", name_of(number));
         self.app = app;
-        if self.phase == Phase::Starting && self.workers.iter().all(Worker::is_ready) {
+        match readiness {
+            Readiness::First => {}
+            Readiness::Succeeds(old) => self.retire(number, old),
+        }
+        let count = self.generation.worker_count;
+        if self.phase == Phase::Starting && self.roster.is_serving_in_full(count) {
             self.phase = Phase::Serving;
             self.has_served = true;
-            banner(self.config, self.interpreter, &self.machine, &self.app, &self.listeners);
+            let Generation { config, machine, .. } = &self.generation;
+            banner(config, self.interpreter, machine, &self.app, &self.listeners);
         }
     }
+}
 
-    /// Collects children that ended, ours and, as process 1, anybody's.
-    fn reap(&mut self) {
-        loop {
-            match rustix::process::waitpid(None, WaitOptions::NOHANG) {
-                Ok(Some((pid, status))) => self.ended(pid, status),
-                Err(rustix::io::Errno::INTR) => {}
-                // ECHILD: nobody is left.
-                Ok(None) | Err(_) => return,
-            }
-        }
-    }
-
-    fn ended(&mut self, pid: Pid, status: WaitStatus) {
-        let found = |worker: &Worker| worker.process().is_some_and(|process| process.pid == pid);
-        let Some(index) = self.workers.iter().position(found) else { return };
-        let was_ready = self.workers[index].is_ready();
-        let number = self.workers[index].number;
-        let pid = pid.as_raw_pid();
-        let how = describe(status);
-        match self.phase {
-            Phase::Stopping { .. } => {
-                self.workers[index].standing = Standing::Gone;
-                let code = status.exit_status().unwrap_or(0);
-                if was_ready && code != 0 {
-                    tracing::warn!(pid, "worker {number} {how}");
-                    self.exit_code = self.exit_code.max(1);
-                }
-            }
-            Phase::Starting if !was_ready => {
-                self.workers[index].standing = Standing::Gone;
-                let code = status.exit_status().and_then(|code| u8::try_from(code).ok());
-                match code {
-                    // Another worker is about to say why, and must not be killed before.
-                    Some(EXIT_NOT_LOADED_SILENT) => return,
-                    Some(EXIT_NOT_LOADED) => {}
-                    Some(_) | None => {
-                        tracing::error!(pid, "worker {number} {how} before it was ready");
-                    }
-                }
-                self.begin_stop("a worker could not start");
-                self.exit_code = 1;
-            }
-            Phase::Starting | Phase::Serving => {
-                let delay = self.workers[index].ended(clock::now());
-                tracing::error!(pid, "worker {number} {how}; another starts in {delay:?}");
-            }
-        }
-    }
+fn is_child(pid: Pid) -> bool {
+    use rustix::process::{WaitId, WaitIdOptions, waitid};
+    // Looks and takes nothing: ECHILD is what is asked for.
+    let look = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+    waitid(WaitId::Pid(pid), look).is_ok()
 }
 
 fn kill(pid: Pid) {
     // ESRCH cannot be: it was not waited for. EPERM: it changed its user to one above ours.
     let _ = rustix::process::kill_process(pid, Signal::KILL);
-}
-
-fn describe(status: WaitStatus) -> String {
-    match (status.exit_status(), status.terminating_signal()) {
-        (Some(code), _) => format!("ended with code {code}"),
-        (None, Some(signal)) => {
-            format!("was killed by signal {signal} ({})", signal_name(signal))
-        }
-        (None, None) => "ended".to_owned(),
-    }
-}
-
-fn signal_name(signal: i32) -> &'static str {
-    match signal {
-        libc::SIGABRT => "SIGABRT",
-        libc::SIGBUS => "SIGBUS",
-        libc::SIGFPE => "SIGFPE",
-        libc::SIGILL => "SIGILL",
-        libc::SIGINT => "SIGINT",
-        libc::SIGKILL => "SIGKILL, maybe the kernel for want of memory",
-        libc::SIGSEGV => "SIGSEGV",
-        libc::SIGTERM => "SIGTERM",
-        _ => "see signal(7)",
-    }
-}
-
-/// What other servers do at a signal and this one does not yet. Their default actions would end or
-/// suspend the supervisor, and the site with it.
-const UNUSED_SIGNALS: [(libc::c_int, &str); 5] = [
-    (libc::SIGHUP, "SIGHUP: this version has no rolling restart yet"),
-    (libc::SIGUSR1, "SIGUSR1: this version does not reopen its log files yet"),
-    (libc::SIGUSR2, "SIGUSR2: this version has no upgrade in place yet"),
-    (libc::SIGTTIN, "SIGTTIN: the number of workers is fixed at start, see --workers"),
-    (libc::SIGTTOU, "SIGTTOU: the number of workers is fixed at start, see --workers"),
-];
-
-/// The line that says that everything is up.
-pub fn banner(
-    config: &Config,
-    interpreter: &Interpreter,
-    machine: &Machine,
-    app: &str,
-    listeners: &Listeners,
-) {
-    tracing::info!(
-        workers = config.worker_count,
-        threads = config.thread_count,
-        io = machine.io_name(),
-        python = interpreter.version,
-        admin = listeners.display_admin(),
-        "hoopsnake {} serves {app} at {}",
-        env!("CARGO_PKG_VERSION"),
-        listeners.display()
-    );
 }

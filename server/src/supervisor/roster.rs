@@ -1,140 +1,445 @@
-//! The workers as the supervisor knows them, and when a dead one is replaced. No system calls.
+//! The processes as the supervisor knows them, and which is due, serves, or is on its way out. No
+//! system calls.
+//!
+//! | a number is | event | next |
+//! |---|---|---|
+//! | `Due` | it was forked | `Starting` |
+//! | `Starting` | ready | `Serving` |
+//! | `Starting` | it ended | `Due`, later |
+//! | `Serving` | a successor is wanted | `Renewing`, the successor `Due` |
+//! | `Serving` | it ended | `Due`, later after a short life |
+//! | `Renewing` | the successor was forked | `Renewing`, the successor `Starting` |
+//! | `Renewing` | the successor is ready | `Serving`; the old process retires |
+//! | `Renewing` | the successor ended | `Renewing`, the successor `Due`, later |
+//! | `Renewing` | the old process ended | `Starting` or `Due`, as the successor was |
+//! | `Renewing` | the successor is given up | `Serving` |
 
 use std::time::{Duration, Instant};
+
+use rustix::process::Pid;
 
 use super::control::ControlSocket;
 use crate::board::CellLease;
 
 /// A worker that was ready for less is a failure, and the next one waits.
-const SETTLED_AFTER: Duration = Duration::from_secs(10);
+pub(super) const SETTLED_AFTER: Duration = Duration::from_secs(10);
 /// The first wait after a failure; it doubles with each.
 const DELAY_MIN: Duration = Duration::from_millis(100);
 /// The longest wait.
 const DELAY_MAX: Duration = Duration::from_secs(5);
 
+/// The number of the process that workers are forked from with `--preload`. Workers count from 1.
+pub const TEMPLATE: usize = 0;
+
 /// A process that runs.
 #[derive(Debug)]
 pub(super) struct Process {
-    pub(super) pid: rustix::process::Pid,
+    /// Never used twice.
+    pub(super) id: u64,
+    /// `None` until a worker that the template forked has said it.
+    pub(super) pid: Option<Pid>,
+    /// Where it is spoken to; its end of file is heard once.
     pub(super) control: ControlSocket,
-    /// Its place on the board, free again when this value is dropped. `None`: all were taken.
+    /// The other side of `control` is closed.
+    pub(super) is_deaf: bool,
+    /// Its place on the board, free again when this value is dropped. `None`: it needs none, or all
+    /// were taken.
     pub(super) _cell: Option<CellLease>,
     pub(super) started: Instant,
+    /// Which settings it was forked with.
+    pub(super) generation: u32,
 }
 
-/// Where one worker stands.
+/// A process that is ready.
+#[derive(Debug)]
+pub(super) struct Running {
+    pub(super) process: Process,
+    pub(super) since: Instant,
+    /// It has asked for a successor.
+    pub(super) is_recycled: bool,
+}
+
+/// Who is to take the place of a process that serves.
+#[derive(Debug)]
+pub(super) enum Successor {
+    /// To be forked at this moment.
+    Due(Instant),
+    /// Forked, importing.
+    Starting(Process),
+}
+
+/// Where one number stands.
 #[derive(Debug)]
 pub(super) enum Standing {
     /// To be forked at this moment.
     Due(Instant),
     /// Forked, importing.
     Starting(Process),
-    /// Accepts connections since this moment.
-    Ready(Process, Instant),
-    /// Ended, and not to be replaced.
-    Gone,
+    /// Accepts connections.
+    Serving(Running),
+    /// Accepts connections until its successor does.
+    Renewing(Running, Successor),
 }
 
-/// One of the workers the configuration asks for.
+/// One of the workers the configuration asks for, or the template.
 #[derive(Debug)]
 pub(super) struct Worker {
-    /// From 1.
+    /// From 1, or [`TEMPLATE`].
     pub(super) number: usize,
     pub(super) standing: Standing,
     /// Lives in a row that were too short.
     pub(super) failure_count: u32,
+    /// Which settings its next process gets.
+    pub(super) generation: u32,
+}
+
+/// What became ready.
+#[derive(Debug)]
+pub(super) enum Readiness {
+    /// Nobody served under this number before.
+    First,
+    /// This one did, and is to be drained.
+    Succeeds(Process),
+}
+
+/// What comes after a process that ended.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Next {
+    /// Another is forked after this time.
+    After(Duration),
+    /// Its successor is being started already.
+    Successor,
+    /// It was a successor itself: the old process serves on, and another is forked after this time.
+    OldServes(Duration),
+}
+
+/// A process that ended, as far as its number goes.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) struct Lost {
+    pub(super) was_ready: bool,
+    /// It ended within [`SETTLED_AFTER`] of its *ready*, or before it.
+    pub(super) was_short: bool,
+    pub(super) generation: u32,
+    pub(super) next: Next,
 }
 
 impl Worker {
-    pub(super) fn new(number: usize, now: Instant) -> Self {
-        Self { number, standing: Standing::Due(now), failure_count: 0 }
+    pub(super) fn new(number: usize, generation: u32, now: Instant) -> Self {
+        Self { number, standing: Standing::Due(now), failure_count: 0, generation }
     }
 
-    pub(super) fn process(&self) -> Option<&Process> {
+    /// When a process is to be forked; `None`: none is.
+    pub(super) fn due(&self) -> Option<Instant> {
         match &self.standing {
-            Standing::Starting(process) | Standing::Ready(process, _) => Some(process),
-            Standing::Due(_) | Standing::Gone => None,
+            Standing::Due(moment) | Standing::Renewing(_, Successor::Due(moment)) => Some(*moment),
+            Standing::Starting(_)
+            | Standing::Serving(_)
+            | Standing::Renewing(_, Successor::Starting(_)) => None,
         }
     }
 
-    pub(super) fn is_ready(&self) -> bool {
-        matches!(self.standing, Standing::Ready(..))
+    /// Every process under this number.
+    pub(super) fn processes(&self) -> impl Iterator<Item = &Process> {
+        let (serving, starting) = match &self.standing {
+            Standing::Due(_) => (None, None),
+            Standing::Starting(process) => (None, Some(process)),
+            Standing::Serving(running) | Standing::Renewing(running, Successor::Due(_)) => {
+                (Some(&running.process), None)
+            }
+            Standing::Renewing(running, Successor::Starting(process)) => {
+                (Some(&running.process), Some(process))
+            }
+        };
+        serving.into_iter().chain(starting)
     }
 
-    /// The process said that it is ready. False: it had said so before.
-    pub(super) fn became_ready(&mut self, now: Instant) -> bool {
-        match std::mem::replace(&mut self.standing, Standing::Gone) {
+    pub(super) fn processes_mut(&mut self) -> impl Iterator<Item = &mut Process> {
+        let (serving, starting) = match &mut self.standing {
+            Standing::Due(_) => (None, None),
+            Standing::Starting(process) => (None, Some(process)),
+            Standing::Serving(running) | Standing::Renewing(running, Successor::Due(_)) => {
+                (Some(&mut running.process), None)
+            }
+            Standing::Renewing(running, Successor::Starting(process)) => {
+                (Some(&mut running.process), Some(process))
+            }
+        };
+        serving.into_iter().chain(starting)
+    }
+
+    /// The process that serves.
+    pub(super) fn running(&self) -> Option<&Running> {
+        match &self.standing {
+            Standing::Serving(running) | Standing::Renewing(running, _) => Some(running),
+            Standing::Due(_) | Standing::Starting(_) => None,
+        }
+    }
+
+    /// Whether a process serves and has done so for long enough.
+    pub(super) fn is_settled(&self, now: Instant) -> bool {
+        self.running()
+            .is_some_and(|running| now.saturating_duration_since(running.since) >= SETTLED_AFTER)
+    }
+
+    /// The process that was due runs.
+    pub(super) fn forked(&mut self, process: Process) {
+        self.turn(process.started, |standing| match standing {
+            Standing::Renewing(running, _) => {
+                Standing::Renewing(running, Successor::Starting(process))
+            }
+            Standing::Due(_) | Standing::Starting(_) | Standing::Serving(_) => {
+                Standing::Starting(process)
+            }
+        });
+    }
+
+    /// A fork failed: another is due after the returned time.
+    pub(super) fn not_forked(&mut self, now: Instant) -> Duration {
+        let delay = self.failed();
+        self.turn(now, |standing| match standing {
+            Standing::Renewing(running, _) => {
+                Standing::Renewing(running, Successor::Due(now + delay))
+            }
+            Standing::Due(_) | Standing::Starting(_) | Standing::Serving(_) => {
+                Standing::Due(now + delay)
+            }
+        });
+        delay
+    }
+
+    /// The process said that it is ready. `None`: it is not one that was waited for.
+    pub(super) fn became_ready(&mut self, id: u64, now: Instant) -> Option<Readiness> {
+        let mut readiness = None;
+        let running = |process| Running { process, since: now, is_recycled: false };
+        self.turn(now, |standing| match standing {
+            Standing::Starting(process) if process.id == id => {
+                readiness = Some(Readiness::First);
+                Standing::Serving(running(process))
+            }
+            Standing::Renewing(old, Successor::Starting(process)) if process.id == id => {
+                readiness = Some(Readiness::Succeeds(old.process));
+                Standing::Serving(running(process))
+            }
+            other @ (Standing::Due(_)
+            | Standing::Starting(_)
+            | Standing::Serving(_)
+            | Standing::Renewing(..)) => other,
+        });
+        readiness
+    }
+
+    /// A successor is due now. A number without a process that serves stays as it is.
+    pub(super) fn renew(&mut self, now: Instant) {
+        self.turn(now, |standing| match standing {
+            Standing::Serving(running) => Standing::Renewing(running, Successor::Due(now)),
+            other @ (Standing::Due(_) | Standing::Starting(_) | Standing::Renewing(..)) => other,
+        });
+    }
+
+    /// Takes what is being started under this number, which is due again at once where nobody serves;
+    /// who serves has no successor any more.
+    pub(super) fn give_up_start(&mut self, now: Instant) -> Option<Process> {
+        let mut given_up = None;
+        self.turn(now, |standing| match standing {
             Standing::Starting(process) => {
-                self.standing = Standing::Ready(process, now);
-                true
+                given_up = Some(process);
+                Standing::Due(now)
             }
-            other @ (Standing::Ready(..) | Standing::Due(_) | Standing::Gone) => {
-                self.standing = other;
-                false
+            Standing::Renewing(running, successor) => {
+                if let Successor::Starting(process) = successor {
+                    given_up = Some(process);
+                }
+                Standing::Serving(running)
             }
-        }
+            other @ (Standing::Due(_) | Standing::Serving(_)) => other,
+        });
+        given_up
     }
 
     /// The process ended: the next one is due at once after a long life, and ever later after short
-    /// ones. Returns the wait.
-    pub(super) fn ended(&mut self, now: Instant) -> Duration {
-        let settled = match &self.standing {
-            Standing::Ready(_, since) => now.saturating_duration_since(*since) >= SETTLED_AFTER,
-            Standing::Starting(_) | Standing::Due(_) | Standing::Gone => false,
-        };
+    /// ones. `None`: it is not one of this number.
+    pub(super) fn lost(&mut self, id: u64, now: Instant) -> Option<Lost> {
+        let process = self.processes().find(|process| process.id == id)?;
+        let generation = process.generation;
+        let was_ready = self.running().is_some_and(|running| running.process.id == id);
+        let was_short = !(was_ready && self.is_settled(now));
         // A worker that was ready gets its first replacement at once, however short its life was:
         // an operator's kill is not a crash loop.
-        let first = self.is_ready() && self.failure_count == 0;
-        self.failure_count = if settled { 0 } else { self.failure_count.saturating_add(1) };
-        let delay = if settled || first {
-            Duration::ZERO
+        let is_first = was_ready && self.failure_count == 0;
+        let delay = if was_short {
+            let delay = self.failed();
+            if is_first { Duration::ZERO } else { delay }
         } else {
-            let doublings = self.failure_count.saturating_sub(1).min(10);
-            (DELAY_MIN * 2_u32.pow(doublings)).min(DELAY_MAX)
+            self.failure_count = 0;
+            Duration::ZERO
         };
-        self.standing = Standing::Due(now + delay);
-        delay
+        let mut next = Next::After(delay);
+        self.turn(now, |standing| match standing {
+            Standing::Due(_) | Standing::Starting(_) | Standing::Serving(_) => {
+                Standing::Due(now + delay)
+            }
+            Standing::Renewing(running, _) if !was_ready => {
+                next = Next::OldServes(delay);
+                Standing::Renewing(running, Successor::Due(now + delay))
+            }
+            Standing::Renewing(_, Successor::Starting(process)) => {
+                next = Next::Successor;
+                Standing::Starting(process)
+            }
+            Standing::Renewing(_, Successor::Due(_)) => Standing::Due(now + delay),
+        });
+        Some(Lost { was_ready, was_short, generation, next })
+    }
+
+    /// Counts a failure; the wait that it costs.
+    fn failed(&mut self) -> Duration {
+        self.failure_count = self.failure_count.saturating_add(1);
+        let doublings = (self.failure_count - 1).min(10);
+        (DELAY_MIN * 2_u32.pow(doublings)).min(DELAY_MAX)
+    }
+
+    fn turn(&mut self, now: Instant, step: impl FnOnce(Standing) -> Standing) {
+        // The place needs a value while the state is in the step's hands; no step looks at it.
+        let placeholder = Standing::Due(now);
+        self.standing = step(std::mem::replace(&mut self.standing, placeholder));
+    }
+}
+
+/// A process that is on its way out.
+#[derive(Debug)]
+pub(super) struct Leaving {
+    pub(super) number: usize,
+    pub(super) process: Process,
+    /// It was ready once: how it ends is news.
+    pub(super) was_ready: bool,
+    /// When it is killed; `None`: it was.
+    pub(super) deadline: Option<Instant>,
+}
+
+/// All processes.
+#[derive(Debug, Default)]
+pub(super) struct Roster {
+    /// In the order of their numbers.
+    pub(super) workers: Vec<Worker>,
+    pub(super) leaving: Vec<Leaving>,
+}
+
+/// How far a rolling restart has come.
+#[derive(Debug, Eq, PartialEq)]
+pub(super) enum Progress {
+    /// It waits for a process to become ready, or to end.
+    Waits,
+    /// Every number runs the new settings.
+    Complete,
+}
+
+impl Roster {
+    pub(super) fn new(count: usize, generation: u32, now: Instant) -> Self {
+        let workers = (1..=count).map(|number| Worker::new(number, generation, now)).collect();
+        Self { workers, leaving: Vec::new() }
+    }
+
+    pub(super) fn worker(&mut self, number: usize) -> Option<&mut Worker> {
+        self.workers.iter_mut().find(|worker| worker.number == number)
+    }
+
+    /// Whether nobody is left to be waited for. A worker that was given up before it said its process id
+    /// cannot be killed; it ends by itself when it finds its supervisor gone.
+    pub(super) fn is_over(&self) -> bool {
+        let is_unborn =
+            |leaving: &Leaving| leaving.process.pid.is_none() && leaving.deadline.is_none();
+        self.leaving.iter().all(is_unborn)
+            && self.workers.iter().all(|worker| worker.processes().next().is_none())
+    }
+
+    pub(super) fn is_serving_in_full(&self, count: usize) -> bool {
+        self.workers.iter().filter(|worker| worker.running().is_some()).count() == count
+    }
+
+    pub(super) fn has_settled(&self, now: Instant) -> bool {
+        self.workers.iter().any(|worker| worker.is_settled(now))
+    }
+
+    /// How many serve with these settings.
+    pub(super) fn serving_count(&self, generation: u32) -> usize {
+        let running = self.workers.iter().filter_map(Worker::running);
+        running.filter(|running| running.process.generation == generation).count()
+    }
+
+    /// Takes a rolling restart one step on: one number after another gets a successor, numbers that
+    /// are new come last. Returns what is being started with older settings, which is to be killed.
+    pub(super) fn advance(
+        &mut self,
+        generation: u32,
+        count: usize,
+        now: Instant,
+    ) -> (Progress, Option<(usize, Process)>) {
+        for number in 1..=count {
+            let Some(worker) = self.worker(number) else {
+                self.workers.push(Worker::new(number, generation, now));
+                return (Progress::Waits, None);
+            };
+            match &worker.standing {
+                Standing::Serving(running) if running.process.generation == generation => continue,
+                Standing::Starting(process) if process.generation != generation => {
+                    worker.generation = generation;
+                    let outdated = worker.give_up_start(now);
+                    return (Progress::Waits, outdated.map(|process| (number, process)));
+                }
+                // It waits after a failure of the settings before: the new ones may cure it.
+                Standing::Due(_) if worker.generation != generation => {
+                    worker.generation = generation;
+                    worker.standing = Standing::Due(now);
+                }
+                Standing::Serving(_) => {
+                    worker.generation = generation;
+                    worker.renew(now);
+                }
+                Standing::Due(_) | Standing::Starting(_) | Standing::Renewing(..) => {}
+            }
+            return (Progress::Waits, None);
+        }
+        (Progress::Complete, None)
+    }
+
+    /// Stops a rolling restart: whatever serves goes on, and the next processes get these settings.
+    /// Returns what was being started as a successor or with the settings given up.
+    pub(super) fn retreat(&mut self, generation: u32, now: Instant) -> Vec<(usize, Process)> {
+        let mut given_up = Vec::new();
+        for worker in &mut self.workers {
+            worker.generation = generation;
+            let is_outdated = match &worker.standing {
+                Standing::Starting(process) => process.generation != generation,
+                Standing::Renewing(..) => true,
+                Standing::Due(_) | Standing::Serving(_) => false,
+            };
+            if is_outdated && let Some(process) = worker.give_up_start(now) {
+                given_up.push((worker.number, process));
+            }
+        }
+        given_up
+    }
+
+    /// The first worker that asked for a successor gets one due, if no other is being renewed.
+    pub(super) fn recycle_next(&mut self, now: Instant) {
+        let is_busy =
+            self.workers.iter().any(|worker| matches!(worker.standing, Standing::Renewing(..)));
+        let asks =
+            |worker: &&mut Worker| worker.running().is_some_and(|running| running.is_recycled);
+        if !is_busy && let Some(worker) = self.workers.iter_mut().find(asks) {
+            worker.renew(now);
+        }
+    }
+
+    /// Takes the numbers above `count` out, in descending order.
+    pub(super) fn shrink(&mut self, count: usize) -> Vec<Worker> {
+        let kept = self.workers.iter().take_while(|worker| worker.number <= count).count();
+        let mut removed = self.workers.split_off(kept);
+        removed.reverse();
+        removed
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use rustix::process::Pid;
-
-    use super::*;
-    use crate::clock;
-
-    fn start(worker: &mut Worker, now: Instant) {
-        let (control, _) = ControlSocket::pair().unwrap();
-        let pid = Pid::from_raw(1).unwrap();
-        worker.standing = Standing::Starting(Process { pid, control, _cell: None, started: now });
-    }
-
-    #[test]
-    fn short_lives_cost_ever_longer_waits_and_a_long_one_forgives() {
-        let mut now = clock::now();
-        let mut worker = Worker::new(1, now);
-        let mut delays = Vec::new();
-        for _ in 0..8 {
-            start(&mut worker, now);
-            delays.push(worker.ended(now).as_millis());
-        }
-        assert_eq!(delays, [100, 200, 400, 800, 1600, 3200, 5000, 5000]);
-        start(&mut worker, now);
-        assert!(worker.became_ready(now) && !worker.became_ready(now));
-        now += SETTLED_AFTER;
-        assert_eq!(worker.ended(now), Duration::ZERO);
-        assert_eq!(worker.failure_count, 0);
-    }
-
-    #[test]
-    fn the_first_death_of_a_ready_worker_is_made_good_at_once() {
-        let now = clock::now();
-        let mut worker = Worker::new(1, now);
-        for expected in [0, 200, 400] {
-            start(&mut worker, now);
-            worker.became_ready(now);
-            assert_eq!(worker.ended(now).as_millis(), expected);
-        }
-    }
-}
+#[path = "roster_tests.rs"]
+mod tests;

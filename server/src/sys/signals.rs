@@ -23,6 +23,8 @@ pub struct SignalWatch {
     /// Never closed: a handler may run at any time.
     wake: std::mem::ManuallyDrop<OwnedFd>,
     previous: Vec<(c_int, Disposition)>,
+    /// The same, of signals that the application may take over.
+    absorbed: Vec<(c_int, Disposition)>,
 }
 
 #[derive(Clone, Copy)]
@@ -47,12 +49,24 @@ impl SignalWatch {
         }
         WAKE.store(wake.as_raw_fd(), Ordering::SeqCst);
         OWNER.store(std::process::id().cast_signed(), Ordering::SeqCst);
-        let mut watch = Self { wake, previous: Vec::new() };
+        let mut watch = Self { wake, previous: Vec::new(), absorbed: Vec::new() };
         for &signal in signals {
             let previous = set_handler(signal, &counting_handler())?;
             watch.previous.push((signal, previous));
         }
         Ok(watch)
+    }
+
+    /// Counts these signals too, until the application has a handler of its own.
+    ///
+    /// # Errors
+    /// A signal that cannot be handled.
+    pub fn absorb(&mut self, signals: &[c_int]) -> io::Result<()> {
+        for &signal in signals {
+            let previous = set_handler(signal, &counting_handler())?;
+            self.absorbed.push((signal, previous));
+        }
+        Ok(())
     }
 
     /// Installs the handlers once more: an application may have put its own in their place.
@@ -68,7 +82,7 @@ impl SignalWatch {
 
     /// Puts back what was there before.
     pub fn restore(&self) {
-        for (signal, previous) in &self.previous {
+        for (signal, previous) in self.previous.iter().chain(&self.absorbed) {
             // It was accepted once.
             let _ = set_handler(*signal, previous);
         }
