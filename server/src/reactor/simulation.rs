@@ -488,7 +488,7 @@ fn run(seed: u64, faults: Faults, mishaps: Mishaps, seen: &mut Seen) -> (usize, 
         }
     }
     // What the application never came to, it must not run.
-    while let Some(Job::Request { exchange, .. }) = lane.try_next_job() {
+    while let Some(Next::Job(Job::Request { exchange, .. })) = lane.try_next_job(ThreadIndex(0)) {
         assert!(exchange.is_gone(), "seed {seed}: not answered");
         seen.expired_requests += usize::from(!exchange.begin());
     }
