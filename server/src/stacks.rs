@@ -184,7 +184,7 @@ pub(crate) fn describe(sections: &[Section], threads: &[Thread]) -> String {
     text
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 
