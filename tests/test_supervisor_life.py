@@ -318,7 +318,7 @@ def test_rule_4_a_thread_of_the_application_is_waited_for(serve, tmp_path):
 def test_rule_4_logging_is_flushed(serve, tmp_path):
     """`logging` keeps records in a MemoryHandler until its own exit hook."""
     file = tmp_path / "log"
-    (tmp_path / "logs.py").write_text(
+    (tmp_path / "flushed.py").write_text(
         "import logging, logging.handlers\nfrom hello import app as hello\n"
         f"target = logging.FileHandler({str(file)!r}, delay=True)\n"
         "logging.getLogger('shop').addHandler(\n"
@@ -327,7 +327,7 @@ def test_rule_4_logging_is_flushed(serve, tmp_path):
         "    logging.getLogger('shop').warning('sold out')\n"
         "    return hello(environ, start_response)\n"
     )
-    server = serve("logs:app", env={"PYTHONPATH": str(tmp_path)})
+    server = serve("flushed:app", env={"PYTHONPATH": str(tmp_path)})
     assert server.get().status == 200
     assert not file.exists(), "the premise"
     assert server.stop() == 0

@@ -457,8 +457,27 @@ def test_signals_meant_for_the_supervisor_do_nothing_to_workers(serve_site, site
     assert server.get().status == 200
 
 
-def test_sigusr1_reaches_every_worker(serve_site, site):
-    server = serve_site(workers=3)
+@pytest.mark.parametrize("words", [[], ["--preload"]])
+def test_rule_27_sigusr1_reaches_every_worker(serve_site, tmp_path, words):
+    file = tmp_path / "access.log"
+    server = serve_site("--access-log", file, *words)
+    file.rename(tmp_path / "moved")
     server.process.send_signal(signal.SIGUSR1)
-    server.wait_for_log("SIGUSR1: the workers open their log files again workers=3")
+    server.wait_for_log("SIGUSR1: the workers open their log files again workers=2")
+    wait_until(file.exists, what="a new file")
+    asked = set()
+    while len(asked) < 2:
+        asked.add(server.get().json()[1])
+    wait_until(lambda: file.read_text().count("GET /") >= 2, what="lines in the new file")
+
+
+def test_a_worker_whose_thread_is_stuck_is_replaced(serve_site):
+    """RULES 6 and the deadline of requests: the reactor asks, the supervisor renews."""
+    server = serve_site("--request-timeout", "1", "--grace", "2", workers=1)
+    (old,) = server.worker_pids()
+    assert server.get("/slow?60").status == 504
+    server.wait_for_log("worker 1 is replaced: ")
+    server.wait_for_log(f"worker 1: the old process drains pid={old}")
+    wait_until(lambda: server.worker_pids() and old not in server.worker_pids(), 20)
     assert server.get().status == 200
+    assert server.stop() == 0
