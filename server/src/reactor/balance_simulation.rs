@@ -33,11 +33,12 @@ struct World {
 }
 
 impl World {
-    /// All clients have connected, and nobody has accepted.
+    /// All clients have connected to the public listener, and nobody has accepted.
     fn new(seed: u64, faults: Faults) -> Self {
         let board = Board::new(2).expect("memory");
         let leases = [board.lease(), board.lease()].map(|lease| lease.expect("a cell"));
         let (mut io, network) = Simulated::new(seed, faults).expect("a simulation");
+        io.add_simulated_listener();
         io.add_simulated_listener();
         let completions = Arc::new(Completions::new(CLIENT_COUNT * 2, io.waker()));
         let waker = || Waker::new().expect("an eventfd");
@@ -56,7 +57,7 @@ impl World {
             cell: Some(leases[0].worker_cell()),
             insight: Insight::default(),
             public_listener_count: 1,
-            admin_listener_count: 0,
+            admin_listener_count: 1,
         };
         let start = clock::now();
         let reactor = Reactor::new(io, parts, start);
@@ -142,6 +143,15 @@ fn rules_24_what_is_armed_is_taken_back_when_the_others_have_less() {
             assert!(world.network.now() < caught_up + PATIENCE, "seed {seed}: nobody took it");
         }
     }
+}
+
+#[test]
+fn rules_24_one_without_descriptors_is_not_counted_although_its_admin_listener_waits() {
+    let mut world = World::new(1, Faults { exhausted: 1000, ..Faults::NONE });
+    world.pass();
+    world.pass();
+    let states: Vec<_> = world.other.others().map(|reading| reading.state).collect();
+    assert_eq!(states, [CellState::Declining]);
 }
 
 #[test]

@@ -323,17 +323,21 @@ impl<I: Io> Reactor<I> {
             Listening::Closed => false,
         };
         let is_accepting =
-            self.phase == Phase::Running && !full && self.listeners.iter().any(is_usable);
+            self.phase == Phase::Running && !full && self.public_listeners().iter().any(is_usable);
         let standing = Standing { connections: self.slots.len(), is_accepting };
         self.balance.look(self.now, standing)
     }
 
-    /// Whether a listener may still have a connection for us, although no accept brought one.
+    fn public_listeners(&self) -> &[Listening] {
+        &self.listeners[..self.public_listener_count]
+    }
+
+    /// Whether a public listener may still have a connection for us, although no accept brought one.
     fn is_accepting_put_off(&self) -> bool {
         let is_put_off = |listening: &Listening| {
             matches!(listening, Listening::Paused(_) | Listening::Withdrawing)
         };
-        self.listeners.iter().any(is_put_off)
+        self.public_listeners().iter().any(is_put_off)
     }
 
     fn on_accepted(&mut self, listener: ListenerIndex, socket: I::Socket, peer: Peer) {
