@@ -170,3 +170,14 @@ def test_rule_27_block_waits_for_a_slow_handler_and_loses_nothing(serve, tmp_pat
     assert server.stop(timeout=90) == 0
     loggers = [record["logger"] for record in kept(file)]
     assert (loggers.count("hoopsnake"), loggers.count("hoopsnake.access")) == (10_000, 10_000)
+
+
+def test_a_stall_is_said_on_stderr_while_no_handler_could_run(serve, tmp_path):
+    file = tmp_path / "kept"
+    config = dict_config(tmp_path, {"kept": {**KEPT, "path": str(file)}})
+    server = serve("life:app", "--log-config", config, "--stall-timeout", "1", "--threads", "2")
+    assert server.get("/hold?seconds=4").status == 200
+    server.wait_for_log("the interpreter lock has been held for")
+    server.wait_for_log("the interpreter lock moves again")
+    assert server.stop() == 0
+    assert "interpreter lock" not in file.read_text()

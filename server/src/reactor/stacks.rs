@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use super::Settings;
 use super::timers::TICK;
 use crate::exchange::Exchange;
+use crate::log;
 use crate::pulse::Pulse;
 use crate::stacks::{NoStacks, StackSource, Thread, describe, sections, signal_name};
 use crate::sync::Arc;
@@ -96,10 +97,10 @@ impl Stacks {
         let pulse = self.insight.pulse.as_ref()?;
         if let Some(ended) = pulse.take_ended() {
             self.stall_is_noted = false;
-            tracing::warn!(
-                "the interpreter lock moves again: it was held for {:.1} s",
-                ended.as_secs_f64()
-            );
+            let seconds = ended.as_secs_f64();
+            log::natively(|| {
+                tracing::warn!("the interpreter lock moves again: it was held for {seconds:.1} s");
+            });
         }
         let stall = pulse.stalled(now)?;
         (!std::mem::replace(&mut self.stall_is_noted, true)).then_some(stall)
@@ -120,7 +121,8 @@ impl Stacks {
         if let Some(source) = &mut self.insight.stacks {
             source.read(&mut dump.text);
         }
-        dump.report(settings);
+        // Not through Python's logging: what is told may be what keeps its handlers from running.
+        log::natively(|| dump.report(settings));
     }
 }
 
