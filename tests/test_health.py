@@ -274,3 +274,20 @@ def test_single_process_has_them_too(serve, tmp_path):
     assert all(answer.endswith(b"ready\n") for answer in answers) and len(answers) == 8
     assert server.stop() == 0
     assert not path.exists()
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_rule_25_a_delayed_stop_is_not_ready_and_serves_everything(serve, workers):
+    server = serve("health:app", "--admin", "127.0.0.1:0", "--health-path", "/healthz",
+                   "--shutdown-delay", "3", "--drain-idle", "0", workers=workers)
+    admin = Admin(server)
+    assert admin.ask("/ready").status == server.get("/healthz").status == 200
+    server.process.send_signal(signal.SIGTERM)
+    # Each worker learns of it at a moment of its own; from then on it stays so.
+    wait_until(lambda: all(admin.ask("/ready").status == 503 for _ in range(20)))
+    reply = admin.ask("/ready")
+    assert (reply.status, reply.text.strip()) == (503, "stopping")
+    assert server.get("/healthz").status == 503
+    assert admin.ask("/live").status == 200
+    assert server.get("/").body == b"GET hello"
+    assert server.wait(20) == 0

@@ -188,3 +188,16 @@ def test_many_at_once(serve):
     assert len(statuses) == 48 and set(statuses) <= {b"200", b"504"}, statuses
     assert server.get("/").body == b"GET hello"
     assert server.stop() == 0
+
+
+def test_the_worker_of_a_hung_request_is_replaced_and_names_it_at_its_end(serve):
+    server = serve("health:app", "--request-timeout", "1", "--grace", "3", "--drain-idle", "0")
+    (old,) = server.worker_pids()
+    with begin(server, "/hang_until_released") as client:
+        assert is_504(read_to_end(client, 30))
+    server.wait_for_log(r"worker 1 is replaced: a request ran for more than --request-timeout 1 s")
+    wait_until(lambda: server.worker_pids() not in ([], [old]) and old not in server.worker_pids(),
+               30, what="another worker serves alone")
+    server.wait_for_log(r"the grace is over and hoopsnake-pool-\d+ runs GET /hang_until_released")
+    assert server.get("/calls").body == b"", "the new worker's own"
+    assert server.stop() == 0
