@@ -13,7 +13,7 @@ import pytest
 from harness import Server, wait_until
 
 
-def lines_of(serve, tmp_path, form, request=None, app="logs:app", args=(), **headers):
+def lines_of(serve, tmp_path, form, request=None, app="access_lines:app", args=(), **headers):
     """The lines of one request."""
     file = tmp_path / "access.log"
     server = serve(app, "--access-log", file, "--access-log-format", form, *args)
@@ -60,7 +60,7 @@ def test_apaches_spelling_times_and_our_own_atoms(serve, tmp_path):
     ],
 )
 def test_a_wrong_atom_is_a_usage_error_that_names_it(serve, form, named):
-    server = serve("logs:app", "--access-log-format", form, wait=False)
+    server = serve("access_lines:app", "--access-log-format", form, wait=False)
     assert server.wait() == 2
     assert f'"{named}" is none' in server.log() and "h l u t r m U q H s" in server.log()
     assert ("REMOTE_ADDR" in server.log()) == named.endswith("}e)s")
@@ -87,7 +87,7 @@ def test_json_lines_say_who_wrote_them_and_how_long_writing_took(serve, tmp_path
 
 def test_a_client_that_reads_late_is_seen_in_the_write_duration(serve, tmp_path):
     file = tmp_path / "access.log"
-    server = serve("logs:app", "--access-log", file, "--access-log-format", "json")
+    server = serve("access_lines:app", "--access-log", file, "--access-log-format", "json")
     with server.connect() as connection:
         connection.sendall(b"GET /large HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
         time.sleep(0.5)
