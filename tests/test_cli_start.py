@@ -207,7 +207,7 @@ def test_rule_26_a_spool_that_cannot_be_used_is_a_warning_and_a_500_for_large_bo
     assert server.get().status == 200
 
 
-def test_more_connections_than_descriptors_is_said(serve):
+def test_rule_28_the_soft_limit_is_raised_and_a_hard_one_that_is_too_low_is_said(serve):
     import resource
 
     def lower():
