@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import shlex
 import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from harness import APPS, COMMAND
+from harness import APPS, COMMAND, READY, wait_until
 from seccomp import forbid_io_uring
 
 
@@ -378,3 +379,20 @@ def test_run_is_the_command_as_a_function(tmp_path):
     )
     done = subprocess.run([sys.executable, threaded], capture_output=True, text=True, timeout=30)
     assert done.returncode == 1 and "Python knows MainThread, mine" in done.stderr
+
+
+def test_closed_standard_streams_are_not_given_to_a_listener(tmp_path):
+    """A daemon's `dup2` over 0, 1 and 2 would take a listener away that has one of these numbers."""
+    log = tmp_path / "log"
+    words = [str(COMMAND), "hello", "--app-dir", str(APPS), "--bind", "127.0.0.1:0"]
+    shell = f"exec {shlex.join(words)} <&- >&- 2>>{shlex.quote(str(log))}"
+    process = subprocess.Popen(["sh", "-c", shell], start_new_session=True)
+    try:
+        wait_until(lambda: log.exists() and READY.search(log.read_text()), 30, "the worker")
+        found = READY.search(log.read_text())
+        assert found
+        for pid in (process.pid, int(found["pid"])):
+            assert [os.readlink(f"/proc/{pid}/fd/{number}") for number in (0, 1)] == ["/dev/null"] * 2
+    finally:
+        process.terminate()
+        assert process.wait(30) == 0

@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd};
 use std::path::Path;
 
 use hoopsnake_server::config::{self, Config, Interpreter, Request, Typed, Verb};
@@ -14,10 +14,14 @@ use rustix::fs::{Mode, OFlags};
 
 use crate::{doctor, interpreter, run};
 
+/// stderr.
+const STANDARD_STREAM_LAST: i32 = 2;
+
 /// Runs `hoopsnake` with these arguments (without the program's name) and returns its exit code. A
 /// worker's process never returns.
 #[pyfunction]
 pub(crate) fn main(py: Python<'_>, arguments: Vec<OsString>) -> PyResult<u8> {
+    fill_standard_streams()?;
     // Files are looked for where the command was started, whatever --chdir says.
     let typed = match config::parse(&arguments, Path::new(".")) {
         Ok(Request::Options(typed)) => typed,
@@ -88,6 +92,20 @@ impl StartDirectory {
 fn open_directory() -> io::Result<OwnedFd> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     Ok(rustix::fs::open(".", flags, Mode::empty())?)
+}
+
+/// A standard stream that is closed (`<&-`, some daemons' ways) would give its number to the next file
+/// that is opened, a listener for one, and whoever redirects the stream would take that away.
+fn fill_standard_streams() -> io::Result<()> {
+    loop {
+        let null = rustix::fs::open("/dev/null", OFlags::RDWR, Mode::empty())?;
+        // The kernel gives the lowest number that is free.
+        if null.as_raw_fd() > STANDARD_STREAM_LAST {
+            return Ok(());
+        }
+        // Open for the process's life, and for those that it starts.
+        let _ = null.into_raw_fd();
+    }
 }
 
 /// One sentence on stderr; returns the exit code.

@@ -238,7 +238,7 @@ fn scalar(value: &toml::Value) -> Option<String> {
 }
 
 fn document(directory: &Path, name: &str) -> Result<Option<toml::Table>, Fault> {
-    let text = match std::fs::read_to_string(directory.join(name)) {
+    let text = match super::read_text(&directory.join(name)) {
         Ok(text) => text,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(Fault::usage(format!("{name} cannot be read: {error}"))),

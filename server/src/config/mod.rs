@@ -504,10 +504,19 @@ fn access_format(text: &str) -> Result<AccessFormat, String> {
     }
 }
 
+/// A file's text. A pipe or a device is refused: the supervisor reads its files again at each SIGHUP,
+/// and would wait there for somebody to write.
+fn read_text(path: &Path) -> std::io::Result<String> {
+    if !std::fs::metadata(path)?.is_file() {
+        return Err(std::io::Error::other("it is no regular file"));
+    }
+    std::fs::read_to_string(path)
+}
+
 /// `NAME=VALUE` lines; empty lines and lines that start with `#` do not count, `export ` and one
 /// pair of quotes around the value are taken off.
 fn read_env_file(path: &str) -> Result<Vec<(String, String)>, Fault> {
-    let text = std::fs::read_to_string(Path::new(path))
+    let text = read_text(Path::new(path))
         .map_err(|error| Fault::usage(format!("env-file {path} cannot be read: {error}")))?;
     parse_env_file(&text)
         .map_err(|line| Fault::usage(format!("env-file {path}, line {line}: expected NAME=VALUE")))

@@ -158,6 +158,9 @@ fn a_file_has_only_known_keys_and_its_values_are_judged_like_any_other() {
     assert!(fault.sentence.contains("workers is {}; expected a string"), "{fault}");
     let directory = directory_with("hoopsnake.toml", "workers\n", "syntax");
     assert!(config_in(&directory, &["a"]).unwrap_err().sentence.contains("is not TOML"));
+    let directory = directory_with("other", "", "irregular");
+    std::fs::create_dir_all(directory.join("hoopsnake.toml")).unwrap();
+    assert!(config_in(&directory, &["a"]).unwrap_err().sentence.contains("no regular file"));
 }
 
 #[test]

@@ -96,10 +96,17 @@ impl Stacks {
     fn look_at_lock(&mut self, now: Instant) -> Option<Duration> {
         let pulse = self.insight.pulse.as_ref()?;
         if let Some(ended) = pulse.take_ended() {
-            self.stall_is_noted = false;
+            // Over before anybody looked: there is nothing to be seen any more.
+            let unseen = if std::mem::take(&mut self.stall_is_noted) {
+                ""
+            } else {
+                ", too short over --stall-timeout for its stacks to be taken"
+            };
             let seconds = ended.as_secs_f64();
             log::natively(|| {
-                tracing::warn!("the interpreter lock moves again: it was held for {seconds:.1} s");
+                tracing::warn!(
+                    "the interpreter lock moves again: it was held for {seconds:.1} s{unseen}"
+                );
             });
         }
         let stall = pulse.stalled(now)?;
