@@ -27,12 +27,13 @@ class Counters:
 
     @property
     def kept(self):
-        """Jobs taken without letting go of the interpreter's lock."""
+        """Jobs, and nothing else, taken without letting go of the interpreter's lock."""
         return self._sum("kept")
 
     @property
     def in_slice_drops(self):
-        """Times that the lock was let go within a slice although a job was queued."""
+        """Times that the lock was let go within a slice although a job was queued, with the keep
+        rule or without."""
         return self._sum("drops_in_slice")
 
     @property

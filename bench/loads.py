@@ -66,6 +66,7 @@ def figures(row):
         "in_order": found["order"]["in_order"],
         "gil_share_ms": found["gil_share_ms"],
         "p99_us": found["latency_us"]["p99"],
+        "kept": counted.kept if counted else None,
         "in_slice_drops": counted.in_slice_drops if counted else None,
         "yields": counted.yields if counted else None,
     }

@@ -15,6 +15,7 @@ import json
 import os
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import arms
@@ -33,20 +34,23 @@ IN_ORDER, OUT_OF_ORDER = "in order", "out of order"
 COUNTERS_ON = (("HOOPSNAKE_POOL_DEBUG", "1"),)
 
 
-@dataclasses.dataclass(frozen=True)
-class Witness:
-    """A counter that tells a pool without a rule from one with it, on machines that serve both in
-    order: one of the two must count nothing."""
+def keep_rule_in_counters(without, with_rule):
+    """Whether the counters show the keep rule at work in the fair arm, and its absence in the
+    other; the counts in words.
 
-    counter: str
-    words: str
-    is_counted_with_the_rule: bool
+    Nothing let go in a slice of the fair arm says nothing: a pool with no slices lets go in none.
+    """
+    words = (
+        f"{with_rule.kept} jobs kept with the rule, {without.kept} without;"
+        f" {without.in_slice_drops} drops of the lock in a slice without"
+    )
+    return with_rule.kept > 0 and without.kept == 0 and without.in_slice_drops > 0, words
 
-    def tells_apart(self, without, with_rule):
-        counts, zero = (
-            (with_rule, without) if self.is_counted_with_the_rule else (without, with_rule)
-        )
-        return counts > 0 and zero == 0
+
+def turn_in_counters(without, with_rule):
+    """The same of the turn: threads yielded the hand-off to others at their slices' ends."""
+    words = f"{with_rule.yields} yields at a slice's end with the turn, {without.yields} without"
+    return with_rule.yields > 0 and without.yields == 0, words
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,7 +60,8 @@ class Trial:
     name: str
     variables: tuple = ()
     expected: str = IN_ORDER
-    witness: Witness | None = None
+    # Of the counters without the rule and with it, for a machine that serves both in order.
+    witness: Callable | None = None
 
 
 FAIR = Trial("fair")
@@ -64,13 +69,13 @@ TURN_OFF = Trial(
     "turn-off",
     (("HOOPSNAKE_POOL_TURN", "0"),),
     OUT_OF_ORDER,
-    Witness("yields", "yields at a slice's end", is_counted_with_the_rule=True),
+    turn_in_counters,
 )
 KEEP_OFF = Trial(
     "keep-off",
     (("HOOPSNAKE_POOL_TURN_KEEP", "0"),),
     OUT_OF_ORDER,
-    Witness("in_slice_drops", "drops of the lock in a slice", is_counted_with_the_rule=False),
+    keep_rule_in_counters,
 )
 # The arithmetic's own: with four threads the rotation reaches each of them.
 CONTROL = Trial("control", KEEP_OFF.variables)
@@ -178,9 +183,8 @@ def judge(row, witness=None, fair=None):
         return False, found
     if not (witness and row["counters"] and fair):
         return False, f"{found}, and the server printed no counters to judge by"
-    without, with_rule = (getattr(each, witness.counter) for each in (row["counters"], fair))
-    words = f"{found}; by the counters: {without} {witness.words}, {with_rule} with the rule"
-    return witness.tells_apart(without, with_rule), words
+    passed, words = witness(row["counters"], fair)
+    return passed, f"{found}; by the counters: {words}"
 
 
 def over_a_slice(rows):

@@ -185,7 +185,7 @@ def row_of(trial, load=loads.DEFAULT, counted=None, as_scheduled=True, **found):
 
 
 def counted(**thread):
-    return counters.Counters({}, {}, [{"drops_in_slice": 0, "yields": 0} | thread])
+    return counters.Counters({}, {}, [{"kept": 0, "drops_in_slice": 0, "yields": 0} | thread])
 
 
 class Probe(unittest.TestCase):
@@ -195,17 +195,27 @@ class Probe(unittest.TestCase):
         self.assertTrue(probe.judge(row_of(probe.KEEP_OFF, **STARVED))[0])
         self.assertFalse(probe.judge(row_of(probe.CONTROL, **STARVED))[0])
 
-    def test_an_arm_that_starves_nobody_here_is_judged_by_its_counter(self):
-        keeps, drops = counted(yields=9), counted(drops_in_slice=7)
+    def test_the_counters_must_show_the_rule_at_work_and_its_absence(self):
+        idle = counted()
+        kept, drops, both = (
+            counted(kept=9),
+            counted(drops_in_slice=7),
+            counted(kept=1, drops_in_slice=7),
+        )
+        yields = counted(yields=9)
         for trial, without, fair, wanted in (
-            (probe.KEEP_OFF, drops, keeps, True),
-            (probe.KEEP_OFF, keeps, keeps, False),
-            (probe.KEEP_OFF, drops, drops, False),
-            (probe.TURN_OFF, drops, keeps, True),
-            (probe.TURN_OFF, keeps, keeps, False),
-            (probe.TURN_OFF, drops, drops, False),
-            (probe.KEEP_OFF, None, keeps, False),
+            (probe.KEEP_OFF, drops, kept, True),
+            # A fair arm that had nothing to keep, as one in which the rule does not work.
+            (probe.KEEP_OFF, drops, idle, False),
+            # An arm that still keeps, and one that had nothing to let go for.
+            (probe.KEEP_OFF, both, kept, False),
+            (probe.KEEP_OFF, idle, kept, False),
             (probe.KEEP_OFF, drops, None, False),
+            (probe.KEEP_OFF, None, kept, False),
+            (probe.TURN_OFF, idle, yields, True),
+            (probe.TURN_OFF, idle, idle, False),
+            (probe.TURN_OFF, yields, yields, False),
+            (probe.TURN_OFF, idle, kept, False),
         ):
             with self.subTest(trial=trial.name, without=without, fair=fair):
                 row = row_of(trial, counted=without)
