@@ -98,12 +98,12 @@ class Prober:
         variables = (*trial.variables, *COUNTERS_ON)
         arm = self.ours.with_threads(load.threads, trial.name, variables)
         row = self.serve(arm, load, stops)
-        return row | {"expected": trial.expected, "problems": self.problems(row)}
+        return row | {"problems": self.problems(row)}
 
     def peer(self, name, load):
         """A peer's order is recorded and not judged."""
         row = self.serve(arms.ARMS[name].with_threads(load.threads, name), load)
-        return row | {"expected": None, "problems": self.problems(row)}
+        return row | {"problems": self.problems(row)}
 
     def serve(self, arm, load, stops=0):
         """Starts a server, probes it, ends it; a row of figures."""
@@ -166,25 +166,39 @@ def order_of(row):
     return IN_ORDER if row["client"]["order"]["in_order"] else OUT_OF_ORDER
 
 
-def judge(row, witness=None, fair=None):
-    """Whether the row passes, and why in words.
+@dataclasses.dataclass(frozen=True)
+class Judgement:
+    """What became of a row."""
 
-    An arm without a rule that this machine serves in order all the same is judged by its witness,
-    against the counters of the fair arm at the same load.
+    passed: bool
+    verdict: str
+    # Of an arm whose order should have decided and could not.
+    not_judged_by_order: bool = False
+
+
+def judge(row, trial=None, known=None, fair=None):
+    """Whether the row passes, and why in words; without a trial its order is only recorded.
+
+    An arm without a rule must be out of order where the machine's sweep says that it differs. Where
+    no sweep says so, and it is in order, it is judged by its witness, against the counters of the
+    fair arm at the same load.
     """
     if row["problems"]:
-        return False, "; ".join(row["problems"])
-    found, expected = order_of(row), row["expected"]
-    if expected is None:
-        return True, f"{found}, not judged"
-    if found == expected:
-        return True, found
-    if expected == IN_ORDER:
-        return False, found
-    if not (witness and row["counters"] and fair):
-        return False, f"{found}, and the server printed no counters to judge by"
-    passed, words = witness(row["counters"], fair)
-    return passed, f"{found}; by the counters: {words}"
+        return Judgement(False, "; ".join(row["problems"]))
+    found = order_of(row)
+    if trial is None:
+        return Judgement(True, f"{found}, not judged")
+    if found == trial.expected:
+        return Judgement(True, found)
+    if trial.expected == IN_ORDER:
+        return Judgement(False, found)
+    if loads.Load(**row["load"]) in known.loads_of(trial.name):
+        return Judgement(False, f"{found}, at the load where this machine's sweep separates it")
+    why = f"{found}; NOT JUDGED BY ORDER ({known.why_unseparated(trial.name)})"
+    if not (trial.witness and row["counters"] and fair):
+        return Judgement(False, f"{why}, and there are no counters to judge by", True)
+    passed, words = trial.witness(row["counters"], fair)
+    return Judgement(passed, f"{why}; by the counters: {words}", True)
 
 
 def over_a_slice(rows):
@@ -281,8 +295,8 @@ def run_arms(prober, known, policies, runs=1, stops=0):
             row = prober.trial(trial, load, stops if trial is FAIR else 0)
             if trial is FAIR:
                 fair[load] = row["counters"]
-            passed, words = judge(row, trial.witness, fair.get(load))
-            yield row | {"passed": passed, "verdict": words}
+            judgement = judge(row, trial, known, fair.get(load))
+            yield row | dataclasses.asdict(judgement)
 
 
 def run_peers(prober, policies, load=None):
@@ -291,8 +305,7 @@ def run_peers(prober, policies, load=None):
     for policy in policies:
         for name in PEERS:
             row = prober.peer(name, load.under(policy))
-            passed, words = judge(row)
-            yield row | {"passed": passed, "verdict": words}
+            yield row | dataclasses.asdict(judge(row))
 
 
 def shown(rows):
@@ -324,9 +337,19 @@ def command_arms(options, prober):
     for words in over_a_slice(rows):
         print(words)
     failed = [row for row in rows if not row["passed"]]
-    print(f"{len(rows) - len(failed)} of {len(rows)} as expected")
+    print(summary(rows))
     write_json(options.json, {"machine_class": machine.class_name(), "rows": rows})
     return 1 if failed else 0
+
+
+def summary(rows):
+    """How many rows are as expected, and which of them show nothing about the order."""
+    passed = sum(row["passed"] for row in rows)
+    text = f"{passed} of {len(rows)} as expected"
+    unjudged = [
+        f"{row['arm']} ({loads.Load(**row['load'])})" for row in rows if row["not_judged_by_order"]
+    ]
+    return f"{text}; NOT JUDGED BY ORDER: {', '.join(unjudged)}" if unjudged else text
 
 
 def command_sweep(options, prober):

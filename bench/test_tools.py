@@ -169,6 +169,7 @@ def found_by_client(long_waits=0, most_passed_over=0, requests=1000, errors=()):
     }
 
 
+NO_SWEEP = loads.Known("class", {}, [])
 STARVED = {"long_waits": 40, "most_passed_over": 1400}
 
 
@@ -179,7 +180,6 @@ def row_of(trial, load=loads.DEFAULT, counted=None, as_scheduled=True, **found):
         "as_scheduled": as_scheduled,
         "counters": counted,
         "client": found_by_client(**found),
-        "expected": trial.expected,
     }
     return row | {"problems": probe.Prober.problems(row)}
 
@@ -190,10 +190,15 @@ def counted(**thread):
 
 class Probe(unittest.TestCase):
     def test_the_order_decides(self):
-        self.assertEqual(probe.judge(row_of(probe.FAIR)), (True, "in order"))
-        self.assertFalse(probe.judge(row_of(probe.FAIR, **STARVED))[0])
-        self.assertTrue(probe.judge(row_of(probe.KEEP_OFF, **STARVED))[0])
-        self.assertFalse(probe.judge(row_of(probe.CONTROL, **STARVED))[0])
+        for trial, found, wanted in (
+            (probe.FAIR, {}, probe.Judgement(True, "in order")),
+            (probe.FAIR, STARVED, probe.Judgement(False, "out of order")),
+            (probe.CONTROL, STARVED, probe.Judgement(False, "out of order")),
+            (probe.KEEP_OFF, STARVED, probe.Judgement(True, "out of order")),
+            (None, STARVED, probe.Judgement(True, "out of order, not judged")),
+        ):
+            row = row_of(trial or probe.FAIR, **found)
+            self.assertEqual(probe.judge(row, trial, NO_SWEEP), wanted)
 
     def test_the_counters_must_show_the_rule_at_work_and_its_absence(self):
         idle = counted()
@@ -219,16 +224,48 @@ class Probe(unittest.TestCase):
         ):
             with self.subTest(trial=trial.name, without=without, fair=fair):
                 row = row_of(trial, counted=without)
-                passed, words = probe.judge(row, trial.witness, fair)
-                self.assertEqual(passed, wanted, words)
-                self.assertIn("counters", words)
+                found = probe.judge(row, trial, NO_SWEEP, fair)
+                self.assertEqual(found.passed, wanted, found)
+                self.assertTrue(found.not_judged_by_order)
+                self.assertIn("counters", found.verdict)
+
+    def test_where_the_sweep_separates_an_arm_its_order_alone_decides(self):
+        load = loads.Load(7, 300, "batch")
+        drops, kept = counted(drops_in_slice=7), counted(kept=9)
+        known = loads.Known("class", {"keep-off": load, "turn-off": None}, [{}])
+        for found, passed in (({}, False), (STARVED, True)):
+            row = row_of(probe.KEEP_OFF, load, counted=drops, **found)
+            judgement = probe.judge(row, probe.KEEP_OFF, known, kept)
+            self.assertEqual((judgement.passed, judgement.not_judged_by_order), (passed, False))
+
+    def test_an_arm_that_was_not_judged_by_order_says_so_and_why(self):
+        drops, kept = counted(drops_in_slice=7), counted(kept=9, yields=1)
+        swept = loads.Known("class", {"keep-off": None, "turn-off": None}, [{}])
+        for known, why in (
+            (NO_SWEEP, "no sweep of this machine is kept"),
+            (swept, "no load of this machine's sweep separates it"),
+        ):
+            for trial, without in ((probe.KEEP_OFF, drops), (probe.TURN_OFF, counted())):
+                row = row_of(trial, counted=without)
+                found = probe.judge(row, trial, known, kept)
+                self.assertTrue(found.passed, found)
+                self.assertIn("NOT JUDGED BY ORDER", found.verdict)
+                self.assertIn(why, found.verdict)
+        rows = [row | dataclasses.asdict(found)]
+        self.assertRegex(probe.summary(rows), "^1 of 1 as expected; NOT JUDGED BY ORDER: turn-off")
+        rows = [row | dataclasses.asdict(probe.judge(row))]
+        self.assertEqual(probe.summary(rows), "1 of 1 as expected")
 
     def test_a_run_that_is_no_measurement_fails_whatever_its_order(self):
-        self.assertFalse(probe.judge(row_of(probe.FAIR, errors={"timeout": 1}))[0])
-        self.assertFalse(probe.judge(row_of(probe.FAIR, requests=0))[0])
-        passed, words = probe.judge(row_of(probe.FAIR, as_scheduled=False))
-        self.assertFalse(passed)
-        self.assertIn("policy", words)
+        for wrong, words in (
+            ({"errors": {"timeout": 1}}, "1 × timeout"),
+            ({"requests": 0}, "no answers"),
+            ({"as_scheduled": False}, "policy"),
+        ):
+            for trial in (probe.FAIR, None):
+                found = probe.judge(row_of(probe.FAIR, **wrong), trial, NO_SWEEP)
+                self.assertFalse(found.passed)
+                self.assertIn(words, found.verdict)
 
     def test_arms_run_where_the_sweep_says_and_beside_a_fair_one(self):
         batch = loads.Load(7, 300, "batch")
@@ -297,13 +334,36 @@ class Loads(unittest.TestCase):
             elsewhere = loads.Known.of_this_machine(Path(directory, "none"))
         self.assertEqual(elsewhere.loads_of("keep-off"), [])
 
-    def test_committed_files_can_be_used(self):
-        for path in loads.DIRECTORY.glob("*.json"):
-            with self.subTest(path.name):
-                kept = json.loads(path.read_text())["loads"]
-                for load in filter(None, kept.values()):
-                    self.assertIn(loads.Load(**load).policy, process.POLICIES)
+    def check_file(self, path):
+        """Its loads are those that its own table gives, on policies that there are."""
+        known = loads.Known.of_file(path)
+        names = {probe.TURN_OFF.name, probe.KEEP_OFF.name}
+        self.assertEqual(known.loads.keys(), names, "the arms")
+        self.assertTrue(known.table, "the table is empty")
+        for entry in known.table:
+            self.assertIn(loads.Load(**entry["load"]).policy, process.POLICIES)
+            self.assertLessEqual({"fair", *names}, entry.keys())
+        for name, load in known.loads.items():
+            self.assertEqual(load, loads.best(known.table, name), name)
 
+    def test_committed_files_can_be_used(self):
+        paths = list(loads.DIRECTORY.glob("*.json"))
+        if not paths:
+            self.skipTest(f"no machine's file in {loads.DIRECTORY}: no sweep is kept")
+        for path in paths:
+            with self.subTest(path.name):
+                self.check_file(path)
+
+    def test_a_file_that_says_other_than_its_table_is_found(self):
+        load = loads.Load(5, 650)
+        table = [entry_of(load, [STARVED]) | {"turn-off": [loads.figures(row_of(probe.FAIR))]}]
+        known = loads.Known.from_table(table, ["turn-off", "keep-off"])
+        with tempfile.TemporaryDirectory() as directory:
+            self.check_file(known.write(Path(directory), {}))
+            for wrong in ({"keep-off": None}, {"turn-off": load}, {"keep-off": load.under("idle")}):
+                changed = dataclasses.replace(known, loads=known.loads | wrong)
+                with self.assertRaises(AssertionError):
+                    self.check_file(changed.write(Path(directory), {}))
 
 class Mixed(unittest.TestCase):
     def rows(self):
