@@ -120,14 +120,15 @@ class Prober:
             scheduling = server.scheduling()
             server.check_alive()
             cpu = server.cpu()
-            server.stop()
-            counted = counters.read(server.log(process.LOG_BYTES_MAX))
+            code = server.stop()
+            counted, faults = read_end(code, server.log(process.LOG_BYTES_MAX))
         return {
             "arm": arm.name,
             "load": dataclasses.asdict(load),
             "stops": stops,
             "as_scheduled": scheduling == SCHEDULING[load.policy],
             "server_cpu_seconds": cpu.total,
+            "faults": faults,
             "counters": counted,
             "client": found,
         }
@@ -159,7 +160,16 @@ class Prober:
             texts.append("no answers")
         if not row["as_scheduled"]:
             texts.append(f"the server did not run under the policy {row['load']['policy']}")
-        return texts
+        return texts + row["faults"]
+
+
+def read_end(code, log):
+    """What a server that was told to stop left: its counters if it has any, and what was wrong."""
+    faults = [] if code == 0 else [f"ended with code {code}: {environment.last_line(log)}"]
+    try:
+        return counters.read(log), faults
+    except counters.SeveralTables as error:
+        return None, [*faults, str(error)]
 
 
 def order_of(row):

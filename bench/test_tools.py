@@ -147,6 +147,12 @@ class Counters(unittest.TestCase):
     def test_a_server_without_a_table_has_none(self):
         self.assertIsNone(counters.read("[INFO] thread 1: ready\n"))
 
+    def test_two_tables_are_refused_and_not_merged(self):
+        second = TABLE.replace("thread 1", "thread 2")
+        for log in (TABLE * 2, TABLE + second, TABLE + TABLE.splitlines()[3]):
+            with self.assertRaisesRegex(counters.SeveralTables, "more than one worker"):
+                counters.read(log)
+
     def test_a_file_keeps_what_was_read(self):
         found = counters.read(TABLE)
         again = counters.Counters(**json.loads(json.dumps(dataclasses.asdict(found))))
@@ -173,11 +179,12 @@ NO_SWEEP = loads.Known("class", {}, [])
 STARVED = {"long_waits": 40, "most_passed_over": 1400}
 
 
-def row_of(trial, load=loads.DEFAULT, counted=None, as_scheduled=True, **found):
+def row_of(trial, load=loads.DEFAULT, counted=None, as_scheduled=True, faults=(), **found):
     row = {
         "arm": trial.name,
         "load": dataclasses.asdict(load),
         "as_scheduled": as_scheduled,
+        "faults": list(faults),
         "counters": counted,
         "client": found_by_client(**found),
     }
@@ -261,11 +268,45 @@ class Probe(unittest.TestCase):
             ({"errors": {"timeout": 1}}, "1 × timeout"),
             ({"requests": 0}, "no answers"),
             ({"as_scheduled": False}, "policy"),
+            ({"faults": ["ended with code 70"]}, "ended with code 70"),
         ):
             for trial in (probe.FAIR, None):
                 found = probe.judge(row_of(probe.FAIR, **wrong), trial, NO_SWEEP)
                 self.assertFalse(found.passed)
                 self.assertIn(words, found.verdict)
+
+    def test_a_server_that_ends_with_a_code_makes_its_row_no_measurement(self):
+        script = "import signal, time; signal.signal(signal.SIGTERM, lambda *_: exit({code}))"
+        script += "; print('ready', flush=True); time.sleep(60)"
+        found = found_by_client()
+        for code, wanted in ((0, []), (70, ["ended with code 70: ready"])):
+            command = [sys.executable, "-c", script.format(code=code)]
+            arm = mock.Mock(**{"command_line.return_value": command, "variables": ()})
+            prober = mock.Mock(environment=dict(os.environ))
+            prober.probe = lambda server, *_: (self.wait_for_line(server), found)[1]
+            with (
+                mock.patch("arms.find_executable", return_value="python"),
+                mock.patch("process.Server.wait_ready"),
+            ):
+                row = probe.Prober.serve(prober, arm, loads.DEFAULT)
+            self.assertEqual(probe.Prober.problems(row), wanted)
+
+    @staticmethod
+    def wait_for_line(server):
+        for _ in range(600):
+            if server.log():
+                return
+            server.check_alive()
+            process.time.sleep(0.05)
+        raise AssertionError("the script did not start")
+
+    def test_the_end_of_a_server_is_read(self):
+        self.assertEqual(probe.read_end(0, TABLE), (counters.read(TABLE), []))
+        self.assertEqual(probe.read_end(0, "no table"), (None, []))
+        counted, faults = probe.read_end(-9, TABLE * 2)
+        self.assertIsNone(counted)
+        self.assertIn("code -9", faults[0])
+        self.assertIn("more than one worker", faults[1])
 
     def test_arms_run_where_the_sweep_says_and_beside_a_fair_one(self):
         batch = loads.Load(7, 300, "batch")
