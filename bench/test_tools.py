@@ -456,14 +456,39 @@ class Mixed(unittest.TestCase):
         )
         for text in ("granian (5 threads, 650 µs, normal): 1 × timeout", "gone", "broken"):
             self.assertIn(text, page)
-        for text in ("| 1.500 [1.500, 1.500] |", "| fair | 20 | 125 | 0.100 | 1 | 2 |", "## bare"):
+        for text in ("| 1.500 [1.500, 1.500] |", "| fair | 20 | 1 | 125 | 0.100 | 1 | 2 |", "## bare"):
             self.assertIn(text, page)
 
 
-def pool_options():
+    def test_the_wakes_of_every_round_are_measured_and_shown_as_medians(self):
+        import pool
+
+        table = dataclasses.asdict(counters.read(TABLE))
+        counts = iter([100, 20, 40])
+
+        def trial(trial, load):
+            lane = {"idle_wakes": next(counts), "aged_wakes": 0}
+            return row_of(trial, load, counted=table | {"lane": lane})
+
+        with mock.patch("probe.Prober"), mock.patch.object(pool, "WAKE_CONNECTIONS", (16,)):
+            section = pool.Pool(pool_options(rounds=3), None, None, {})
+            section.prober.trial = lambda arm, load: (
+                trial(arm, load) if arm.name == "zero-config" else row_of(arm, load)
+            )
+            rows = list(section.wake_rows())
+        self.assertEqual(
+            [(row["round"], row["arm"]) for row in rows],
+            [(number, name) for number in (1, 2, 3) for name in ("zero-config", "elastic-off")],
+        )
+        page = "\n".join(pool_page.wakes_part(rows))
+        self.assertIn("| zero-config | 16 | 3 | 125 | 0.100 | 1 | 2 | 75498 | 37749 |", page)
+        self.assertIn("| elastic-off | 16 | 3 | 125 | – | – | – | – | – |", page)
+
+
+def pool_options(rounds=1):
     import pool
 
-    return pool.Options(["arms"], 1, 1, 1, 1, ["none"], None, None)
+    return pool.Options(["arms"], rounds, 1, 1, 1, ["none"], None, None)
 
 
 class Soak(unittest.TestCase):
