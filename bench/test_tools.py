@@ -323,6 +323,30 @@ class Probe(unittest.TestCase):
             ],
         )
 
+    def test_a_run_judges_by_the_machines_file_and_the_fair_arm_at_the_same_load(self):
+        separated = loads.Load(7, 300)
+        known = loads.Known("class", {"turn-off": separated, "keep-off": None}, [{}])
+        counts = {"fair": {"kept": 9, "yields": 9}, "keep-off": {"drops_in_slice": 7}}
+        prober = mock.Mock()
+        prober.trial = lambda trial, load, stops: row_of(
+            trial, load, counted=counted(**counts.get(trial.name, {}))
+        )
+        rows = list(probe.run_arms(prober, known, ["normal"]))
+        found = {
+            (row["arm"], loads.Load(**row["load"])): (row["passed"], row["not_judged_by_order"])
+            for row in rows
+        }
+        self.assertEqual(
+            found,
+            {
+                ("fair", loads.DEFAULT): (True, False),
+                ("fair", separated): (True, False),
+                ("turn-off", separated): (False, False),
+                ("keep-off", loads.DEFAULT): (True, True),
+                ("control", loads.CONTROL): (True, False),
+            },
+        )
+
     def test_a_machine_too_slow_to_starve_anybody_is_said(self):
         rows = [row_of(probe.FAIR), row_of(probe.CONTROL)]
         self.assertEqual(list(probe.over_a_slice(rows)), [])
@@ -406,6 +430,7 @@ class Loads(unittest.TestCase):
                 with self.assertRaises(AssertionError):
                     self.check_file(changed.write(Path(directory), {}))
 
+
 class Mixed(unittest.TestCase):
     def rows(self):
         for number in range(1, 10):
@@ -456,9 +481,12 @@ class Mixed(unittest.TestCase):
         )
         for text in ("granian (5 threads, 650 µs, normal): 1 × timeout", "gone", "broken"):
             self.assertIn(text, page)
-        for text in ("| 1.500 [1.500, 1.500] |", "| fair | 20 | 1 | 125 | 0.100 | 1 | 2 |", "## bare"):
+        for text in (
+            "| 1.500 [1.500, 1.500] |",
+            "| fair | 20 | 1 | 125 | 0.100 | 1 | 2 |",
+            "## bare",
+        ):
             self.assertIn(text, page)
-
 
     def test_the_wakes_of_every_round_are_measured_and_shown_as_medians(self):
         import pool
