@@ -12,6 +12,10 @@ TIMES = re.compile(
 BUSY_SHARE = 0.01
 
 
+class SeveralTables(Exception):
+    """The log holds more than one worker's table: their sum or mixture is no worker's count."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Counters:
     """One worker's."""
@@ -27,12 +31,13 @@ class Counters:
 
     @property
     def kept(self):
-        """Jobs taken without letting go of the interpreter's lock."""
+        """Jobs, and nothing else, taken without letting go of the interpreter's lock."""
         return self._sum("kept")
 
     @property
     def in_slice_drops(self):
-        """Times that the lock was let go within a slice although a job was queued."""
+        """Times that the lock was let go within a slice although a job was queued, with the keep
+        rule or without."""
         return self._sum("drops_in_slice")
 
     @property
@@ -60,11 +65,16 @@ class Counters:
 
 
 def read(log):
-    """Of a server's output; `None` if it printed no table, as peers and older versions do not."""
+    """Of a server's output; `None` if it printed no table, as peers and older versions do not.
+
+    A table that follows another is refused: a worker was replaced, or there were several.
+    """
     found = {}
     last = None
     for line in log.splitlines():
         if head := LINE.search(line):
+            if head[1] in found:
+                raise SeveralTables(f"the log has the counters of more than one worker: {head[0]}")
             last = found[head[1]] = {
                 name: int(number)
                 for name, _, number in (pair.partition("=") for pair in head[2].split())

@@ -66,6 +66,7 @@ def figures(row):
         "in_order": found["order"]["in_order"],
         "gil_share_ms": found["gil_share_ms"],
         "p99_us": found["latency_us"]["p99"],
+        "kept": counted.kept if counted else None,
         "in_slice_drops": counted.in_slice_drops if counted else None,
         "yields": counted.yields if counted else None,
     }
@@ -127,11 +128,13 @@ class Known:
     def of_this_machine(cls, directory=DIRECTORY):
         name = machine.class_name()
         path = directory / f"{name}.json"
-        if not path.is_file():
-            return cls(name, {}, [])
+        return cls.of_file(path) if path.is_file() else cls(name, {}, [])
+
+    @classmethod
+    def of_file(cls, path):
         text = json.loads(path.read_text())
         kept = {arm: load and Load(**load) for arm, load in text["loads"].items()}
-        return cls(name, kept, text["table"])
+        return cls(path.stem, kept, text["table"])
 
     @classmethod
     def from_table(cls, table, names):
@@ -141,6 +144,12 @@ class Known:
         """Where the arm differs; none if that is not known."""
         load = self.loads.get(name)
         return [load] if load else []
+
+    def why_unseparated(self, name):
+        """Why there is no load at which this arm must be out of order."""
+        if name in self.loads:
+            return "no load of this machine's sweep separates it"
+        return "no sweep of this machine is kept"
 
     def words(self):
         if not self.table:

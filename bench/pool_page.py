@@ -204,6 +204,7 @@ def wakes_part(rows):
     headings = (
         "arm",
         "connections",
+        "rounds",
         "req/s",
         "wakes a request",
         "threads with over 1 %",
@@ -211,33 +212,46 @@ def wakes_part(rows):
         "ring-wait p99 µs",
         "GIL-wait p99 µs",
     )
+    cells = {}
+    for row in rows:
+        cells.setdefault((row["arm"], row["load"]["connections"]), []).append(row)
     return [
         "## Wakes",
         "",
         "A view without work and as many threads as the server takes by itself; counters of the"
-        " server's own, over its whole life. The waits are the worst thread's.",
+        " server's own, over its whole life. The waits are the worst thread's. Medians over rounds.",
         "",
-        *markdown(headings, map(wake_cells, rows)),
+        *markdown(headings, [wake_cells(*place, here) for place, here in cells.items()]),
     ]
 
 
-def wake_cells(row):
-    counted = counters_of(row)
-    head = [
-        row["arm"],
-        str(row["load"]["connections"]),
-        f"{row['client']['requests_per_second']:.0f}",
+def wake_cells(arm, connections, rows):
+    """Of all rounds of an arm at a number of connections."""
+    figures = [
+        [row["client"]["requests_per_second"] for row in rows],
+        *zip(*map(wake_figures, rows), strict=True),
     ]
-    if counted is None:
-        return [*head, *["–"] * 5]
-    waits = [counted.worst(name, "p99") for name in ("ring-wait", "GIL-wait")]
     return [
-        *head,
-        "–" if counted.wakes_per_job is None else f"{counted.wakes_per_job:.3f}",
-        str(counted.busy_threads),
-        str(len(counted.threads)),
-        *("–" if wait is None else f"{wait:.0f}" for wait in waits),
+        arm,
+        str(connections),
+        str(len(rows)),
+        *map(median_shown, figures, ("{:.0f}", "{:.3f}", "{:g}", "{:g}", "{:.0f}", "{:.0f}")),
     ]
+
+
+def wake_figures(row):
+    """What a round's counters say; `None` for each that it lacks."""
+    counted = counters_of(row)
+    if counted is None:
+        return [None] * 5
+    waits = [counted.worst(name, "p99") for name in ("ring-wait", "GIL-wait")]
+    return [counted.wakes_per_job, counted.busy_threads, len(counted.threads), *waits]
+
+
+def median_shown(values, form):
+    """The median of those that there are."""
+    there = [value for value in values if value is not None]
+    return form.format(statistics.median(there)) if there else "–"
 
 
 PINNED = {

@@ -15,6 +15,7 @@ import json
 import os
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import arms
@@ -33,20 +34,23 @@ IN_ORDER, OUT_OF_ORDER = "in order", "out of order"
 COUNTERS_ON = (("HOOPSNAKE_POOL_DEBUG", "1"),)
 
 
-@dataclasses.dataclass(frozen=True)
-class Witness:
-    """A counter that tells a pool without a rule from one with it, on machines that serve both in
-    order: one of the two must count nothing."""
+def keep_rule_in_counters(without, with_rule):
+    """Whether the counters show the keep rule at work in the fair arm, and its absence in the
+    other; the counts in words.
 
-    counter: str
-    words: str
-    is_counted_with_the_rule: bool
+    Nothing let go in a slice of the fair arm says nothing: a pool with no slices lets go in none.
+    """
+    words = (
+        f"{with_rule.kept} jobs kept with the rule, {without.kept} without;"
+        f" {without.in_slice_drops} drops of the lock in a slice without"
+    )
+    return with_rule.kept > 0 and without.kept == 0 and without.in_slice_drops > 0, words
 
-    def tells_apart(self, without, with_rule):
-        counts, zero = (
-            (with_rule, without) if self.is_counted_with_the_rule else (without, with_rule)
-        )
-        return counts > 0 and zero == 0
+
+def turn_in_counters(without, with_rule):
+    """The same of the turn: threads yielded the hand-off to others at their slices' ends."""
+    words = f"{with_rule.yields} yields at a slice's end with the turn, {without.yields} without"
+    return with_rule.yields > 0 and without.yields == 0, words
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,7 +60,8 @@ class Trial:
     name: str
     variables: tuple = ()
     expected: str = IN_ORDER
-    witness: Witness | None = None
+    # Of the counters without the rule and with it, for a machine that serves both in order.
+    witness: Callable | None = None
 
 
 FAIR = Trial("fair")
@@ -64,13 +69,13 @@ TURN_OFF = Trial(
     "turn-off",
     (("HOOPSNAKE_POOL_TURN", "0"),),
     OUT_OF_ORDER,
-    Witness("yields", "yields at a slice's end", is_counted_with_the_rule=True),
+    turn_in_counters,
 )
 KEEP_OFF = Trial(
     "keep-off",
     (("HOOPSNAKE_POOL_TURN_KEEP", "0"),),
     OUT_OF_ORDER,
-    Witness("in_slice_drops", "drops of the lock in a slice", is_counted_with_the_rule=False),
+    keep_rule_in_counters,
 )
 # The arithmetic's own: with four threads the rotation reaches each of them.
 CONTROL = Trial("control", KEEP_OFF.variables)
@@ -93,12 +98,12 @@ class Prober:
         variables = (*trial.variables, *COUNTERS_ON)
         arm = self.ours.with_threads(load.threads, trial.name, variables)
         row = self.serve(arm, load, stops)
-        return row | {"expected": trial.expected, "problems": self.problems(row)}
+        return row | {"problems": self.problems(row)}
 
     def peer(self, name, load):
         """A peer's order is recorded and not judged."""
         row = self.serve(arms.ARMS[name].with_threads(load.threads, name), load)
-        return row | {"expected": None, "problems": self.problems(row)}
+        return row | {"problems": self.problems(row)}
 
     def serve(self, arm, load, stops=0):
         """Starts a server, probes it, ends it; a row of figures."""
@@ -115,14 +120,15 @@ class Prober:
             scheduling = server.scheduling()
             server.check_alive()
             cpu = server.cpu()
-            server.stop()
-            counted = counters.read(server.log(process.LOG_BYTES_MAX))
+            code = server.stop()
+            counted, faults = read_end(code, server.log(process.LOG_BYTES_MAX))
         return {
             "arm": arm.name,
             "load": dataclasses.asdict(load),
             "stops": stops,
             "as_scheduled": scheduling == SCHEDULING[load.policy],
             "server_cpu_seconds": cpu.total,
+            "faults": faults,
             "counters": counted,
             "client": found,
         }
@@ -154,33 +160,55 @@ class Prober:
             texts.append("no answers")
         if not row["as_scheduled"]:
             texts.append(f"the server did not run under the policy {row['load']['policy']}")
-        return texts
+        return texts + row["faults"]
+
+
+def read_end(code, log):
+    """What a server that was told to stop left: its counters if it has any, and what was wrong."""
+    faults = [] if code == 0 else [f"ended with code {code}: {environment.last_line(log)}"]
+    try:
+        return counters.read(log), faults
+    except counters.SeveralTables as error:
+        return None, [*faults, str(error)]
 
 
 def order_of(row):
     return IN_ORDER if row["client"]["order"]["in_order"] else OUT_OF_ORDER
 
 
-def judge(row, witness=None, fair=None):
-    """Whether the row passes, and why in words.
+@dataclasses.dataclass(frozen=True)
+class Judgement:
+    """What became of a row."""
 
-    An arm without a rule that this machine serves in order all the same is judged by its witness,
-    against the counters of the fair arm at the same load.
+    passed: bool
+    verdict: str
+    # Of an arm whose order should have decided and could not.
+    not_judged_by_order: bool = False
+
+
+def judge(row, trial=None, known=None, fair=None):
+    """Whether the row passes, and why in words; without a trial its order is only recorded.
+
+    An arm without a rule must be out of order where the machine's sweep says that it differs. Where
+    no sweep says so, and it is in order, it is judged by its witness, against the counters of the
+    fair arm at the same load.
     """
     if row["problems"]:
-        return False, "; ".join(row["problems"])
-    found, expected = order_of(row), row["expected"]
-    if expected is None:
-        return True, f"{found}, not judged"
-    if found == expected:
-        return True, found
-    if expected == IN_ORDER:
-        return False, found
-    if not (witness and row["counters"] and fair):
-        return False, f"{found}, and the server printed no counters to judge by"
-    without, with_rule = (getattr(each, witness.counter) for each in (row["counters"], fair))
-    words = f"{found}; by the counters: {without} {witness.words}, {with_rule} with the rule"
-    return witness.tells_apart(without, with_rule), words
+        return Judgement(False, "; ".join(row["problems"]))
+    found = order_of(row)
+    if trial is None:
+        return Judgement(True, f"{found}, not judged")
+    if found == trial.expected:
+        return Judgement(True, found)
+    if trial.expected == IN_ORDER:
+        return Judgement(False, found)
+    if loads.Load(**row["load"]) in known.loads_of(trial.name):
+        return Judgement(False, f"{found}, at the load where this machine's sweep separates it")
+    why = f"{found}; NOT JUDGED BY ORDER ({known.why_unseparated(trial.name)})"
+    if not (trial.witness and row["counters"] and fair):
+        return Judgement(False, f"{why}, and there are no counters to judge by", True)
+    passed, words = trial.witness(row["counters"], fair)
+    return Judgement(passed, f"{why}; by the counters: {words}", True)
 
 
 def over_a_slice(rows):
@@ -277,8 +305,8 @@ def run_arms(prober, known, policies, runs=1, stops=0):
             row = prober.trial(trial, load, stops if trial is FAIR else 0)
             if trial is FAIR:
                 fair[load] = row["counters"]
-            passed, words = judge(row, trial.witness, fair.get(load))
-            yield row | {"passed": passed, "verdict": words}
+            judgement = judge(row, trial, known, fair.get(load))
+            yield row | dataclasses.asdict(judgement)
 
 
 def run_peers(prober, policies, load=None):
@@ -287,8 +315,7 @@ def run_peers(prober, policies, load=None):
     for policy in policies:
         for name in PEERS:
             row = prober.peer(name, load.under(policy))
-            passed, words = judge(row)
-            yield row | {"passed": passed, "verdict": words}
+            yield row | dataclasses.asdict(judge(row))
 
 
 def shown(rows):
@@ -320,9 +347,19 @@ def command_arms(options, prober):
     for words in over_a_slice(rows):
         print(words)
     failed = [row for row in rows if not row["passed"]]
-    print(f"{len(rows) - len(failed)} of {len(rows)} as expected")
+    print(summary(rows))
     write_json(options.json, {"machine_class": machine.class_name(), "rows": rows})
     return 1 if failed else 0
+
+
+def summary(rows):
+    """How many rows are as expected, and which of them show nothing about the order."""
+    passed = sum(row["passed"] for row in rows)
+    text = f"{passed} of {len(rows)} as expected"
+    unjudged = [
+        f"{row['arm']} ({loads.Load(**row['load'])})" for row in rows if row["not_judged_by_order"]
+    ]
+    return f"{text}; NOT JUDGED BY ORDER: {', '.join(unjudged)}" if unjudged else text
 
 
 def command_sweep(options, prober):

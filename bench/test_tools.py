@@ -147,6 +147,12 @@ class Counters(unittest.TestCase):
     def test_a_server_without_a_table_has_none(self):
         self.assertIsNone(counters.read("[INFO] thread 1: ready\n"))
 
+    def test_two_tables_are_refused_and_not_merged(self):
+        second = TABLE.replace("thread 1", "thread 2")
+        for log in (TABLE * 2, TABLE + second, TABLE + TABLE.splitlines()[3]):
+            with self.assertRaisesRegex(counters.SeveralTables, "more than one worker"):
+                counters.read(log)
+
     def test_a_file_keeps_what_was_read(self):
         found = counters.read(TABLE)
         again = counters.Counters(**json.loads(json.dumps(dataclasses.asdict(found))))
@@ -169,56 +175,138 @@ def found_by_client(long_waits=0, most_passed_over=0, requests=1000, errors=()):
     }
 
 
+NO_SWEEP = loads.Known("class", {}, [])
 STARVED = {"long_waits": 40, "most_passed_over": 1400}
 
 
-def row_of(trial, load=loads.DEFAULT, counted=None, as_scheduled=True, **found):
+def row_of(trial, load=loads.DEFAULT, counted=None, as_scheduled=True, faults=(), **found):
     row = {
         "arm": trial.name,
         "load": dataclasses.asdict(load),
         "as_scheduled": as_scheduled,
+        "faults": list(faults),
         "counters": counted,
         "client": found_by_client(**found),
-        "expected": trial.expected,
     }
     return row | {"problems": probe.Prober.problems(row)}
 
 
 def counted(**thread):
-    return counters.Counters({}, {}, [{"drops_in_slice": 0, "yields": 0} | thread])
+    return counters.Counters({}, {}, [{"kept": 0, "drops_in_slice": 0, "yields": 0} | thread])
 
 
 class Probe(unittest.TestCase):
     def test_the_order_decides(self):
-        self.assertEqual(probe.judge(row_of(probe.FAIR)), (True, "in order"))
-        self.assertFalse(probe.judge(row_of(probe.FAIR, **STARVED))[0])
-        self.assertTrue(probe.judge(row_of(probe.KEEP_OFF, **STARVED))[0])
-        self.assertFalse(probe.judge(row_of(probe.CONTROL, **STARVED))[0])
+        for trial, found, wanted in (
+            (probe.FAIR, {}, probe.Judgement(True, "in order")),
+            (probe.FAIR, STARVED, probe.Judgement(False, "out of order")),
+            (probe.CONTROL, STARVED, probe.Judgement(False, "out of order")),
+            (probe.KEEP_OFF, STARVED, probe.Judgement(True, "out of order")),
+            (None, STARVED, probe.Judgement(True, "out of order, not judged")),
+        ):
+            row = row_of(trial or probe.FAIR, **found)
+            self.assertEqual(probe.judge(row, trial, NO_SWEEP), wanted)
 
-    def test_an_arm_that_starves_nobody_here_is_judged_by_its_counter(self):
-        keeps, drops = counted(yields=9), counted(drops_in_slice=7)
+    def test_the_counters_must_show_the_rule_at_work_and_its_absence(self):
+        idle = counted()
+        kept, drops, both = (
+            counted(kept=9),
+            counted(drops_in_slice=7),
+            counted(kept=1, drops_in_slice=7),
+        )
+        yields = counted(yields=9)
         for trial, without, fair, wanted in (
-            (probe.KEEP_OFF, drops, keeps, True),
-            (probe.KEEP_OFF, keeps, keeps, False),
-            (probe.KEEP_OFF, drops, drops, False),
-            (probe.TURN_OFF, drops, keeps, True),
-            (probe.TURN_OFF, keeps, keeps, False),
-            (probe.TURN_OFF, drops, drops, False),
-            (probe.KEEP_OFF, None, keeps, False),
+            (probe.KEEP_OFF, drops, kept, True),
+            # A fair arm that had nothing to keep, as one in which the rule does not work.
+            (probe.KEEP_OFF, drops, idle, False),
+            # An arm that still keeps, and one that had nothing to let go for.
+            (probe.KEEP_OFF, both, kept, False),
+            (probe.KEEP_OFF, idle, kept, False),
             (probe.KEEP_OFF, drops, None, False),
+            (probe.KEEP_OFF, None, kept, False),
+            (probe.TURN_OFF, idle, yields, True),
+            (probe.TURN_OFF, idle, idle, False),
+            (probe.TURN_OFF, yields, yields, False),
+            (probe.TURN_OFF, idle, kept, False),
         ):
             with self.subTest(trial=trial.name, without=without, fair=fair):
                 row = row_of(trial, counted=without)
-                passed, words = probe.judge(row, trial.witness, fair)
-                self.assertEqual(passed, wanted, words)
-                self.assertIn("counters", words)
+                found = probe.judge(row, trial, NO_SWEEP, fair)
+                self.assertEqual(found.passed, wanted, found)
+                self.assertTrue(found.not_judged_by_order)
+                self.assertIn("counters", found.verdict)
+
+    def test_where_the_sweep_separates_an_arm_its_order_alone_decides(self):
+        load = loads.Load(7, 300, "batch")
+        drops, kept = counted(drops_in_slice=7), counted(kept=9)
+        known = loads.Known("class", {"keep-off": load, "turn-off": None}, [{}])
+        for found, passed in (({}, False), (STARVED, True)):
+            row = row_of(probe.KEEP_OFF, load, counted=drops, **found)
+            judgement = probe.judge(row, probe.KEEP_OFF, known, kept)
+            self.assertEqual((judgement.passed, judgement.not_judged_by_order), (passed, False))
+
+    def test_an_arm_that_was_not_judged_by_order_says_so_and_why(self):
+        drops, kept = counted(drops_in_slice=7), counted(kept=9, yields=1)
+        swept = loads.Known("class", {"keep-off": None, "turn-off": None}, [{}])
+        for known, why in (
+            (NO_SWEEP, "no sweep of this machine is kept"),
+            (swept, "no load of this machine's sweep separates it"),
+        ):
+            for trial, without in ((probe.KEEP_OFF, drops), (probe.TURN_OFF, counted())):
+                row = row_of(trial, counted=without)
+                found = probe.judge(row, trial, known, kept)
+                self.assertTrue(found.passed, found)
+                self.assertIn("NOT JUDGED BY ORDER", found.verdict)
+                self.assertIn(why, found.verdict)
+        rows = [row | dataclasses.asdict(found)]
+        self.assertRegex(probe.summary(rows), "^1 of 1 as expected; NOT JUDGED BY ORDER: turn-off")
+        rows = [row | dataclasses.asdict(probe.judge(row))]
+        self.assertEqual(probe.summary(rows), "1 of 1 as expected")
 
     def test_a_run_that_is_no_measurement_fails_whatever_its_order(self):
-        self.assertFalse(probe.judge(row_of(probe.FAIR, errors={"timeout": 1}))[0])
-        self.assertFalse(probe.judge(row_of(probe.FAIR, requests=0))[0])
-        passed, words = probe.judge(row_of(probe.FAIR, as_scheduled=False))
-        self.assertFalse(passed)
-        self.assertIn("policy", words)
+        for wrong, words in (
+            ({"errors": {"timeout": 1}}, "1 × timeout"),
+            ({"requests": 0}, "no answers"),
+            ({"as_scheduled": False}, "policy"),
+            ({"faults": ["ended with code 70"]}, "ended with code 70"),
+        ):
+            for trial in (probe.FAIR, None):
+                found = probe.judge(row_of(probe.FAIR, **wrong), trial, NO_SWEEP)
+                self.assertFalse(found.passed)
+                self.assertIn(words, found.verdict)
+
+    def test_a_server_that_ends_with_a_code_makes_its_row_no_measurement(self):
+        script = "import signal, time; signal.signal(signal.SIGTERM, lambda *_: exit({code}))"
+        script += "; print('ready', flush=True); time.sleep(60)"
+        found = found_by_client()
+        for code, wanted in ((0, []), (70, ["ended with code 70: ready"])):
+            command = [sys.executable, "-c", script.format(code=code)]
+            arm = mock.Mock(**{"command_line.return_value": command, "variables": ()})
+            prober = mock.Mock(environment=dict(os.environ))
+            prober.probe = lambda server, *_: (self.wait_for_line(server), found)[1]
+            with (
+                mock.patch("arms.find_executable", return_value="python"),
+                mock.patch("process.Server.wait_ready"),
+            ):
+                row = probe.Prober.serve(prober, arm, loads.DEFAULT)
+            self.assertEqual(probe.Prober.problems(row), wanted)
+
+    @staticmethod
+    def wait_for_line(server):
+        for _ in range(600):
+            if server.log():
+                return
+            server.check_alive()
+            process.time.sleep(0.05)
+        raise AssertionError("the script did not start")
+
+    def test_the_end_of_a_server_is_read(self):
+        self.assertEqual(probe.read_end(0, TABLE), (counters.read(TABLE), []))
+        self.assertEqual(probe.read_end(0, "no table"), (None, []))
+        counted, faults = probe.read_end(-9, TABLE * 2)
+        self.assertIsNone(counted)
+        self.assertIn("code -9", faults[0])
+        self.assertIn("more than one worker", faults[1])
 
     def test_arms_run_where_the_sweep_says_and_beside_a_fair_one(self):
         batch = loads.Load(7, 300, "batch")
@@ -233,6 +321,30 @@ class Probe(unittest.TestCase):
                 *(("keep-off", load) for load in default),
                 *(("control", loads.CONTROL.under(policy)) for policy in ("normal", "batch")),
             ],
+        )
+
+    def test_a_run_judges_by_the_machines_file_and_the_fair_arm_at_the_same_load(self):
+        separated = loads.Load(7, 300)
+        known = loads.Known("class", {"turn-off": separated, "keep-off": None}, [{}])
+        counts = {"fair": {"kept": 9, "yields": 9}, "keep-off": {"drops_in_slice": 7}}
+        prober = mock.Mock()
+        prober.trial = lambda trial, load, stops: row_of(
+            trial, load, counted=counted(**counts.get(trial.name, {}))
+        )
+        rows = list(probe.run_arms(prober, known, ["normal"]))
+        found = {
+            (row["arm"], loads.Load(**row["load"])): (row["passed"], row["not_judged_by_order"])
+            for row in rows
+        }
+        self.assertEqual(
+            found,
+            {
+                ("fair", loads.DEFAULT): (True, False),
+                ("fair", separated): (True, False),
+                ("turn-off", separated): (False, False),
+                ("keep-off", loads.DEFAULT): (True, True),
+                ("control", loads.CONTROL): (True, False),
+            },
         )
 
     def test_a_machine_too_slow_to_starve_anybody_is_said(self):
@@ -287,12 +399,36 @@ class Loads(unittest.TestCase):
             elsewhere = loads.Known.of_this_machine(Path(directory, "none"))
         self.assertEqual(elsewhere.loads_of("keep-off"), [])
 
+    def check_file(self, path):
+        """Its loads are those that its own table gives, on policies that there are."""
+        known = loads.Known.of_file(path)
+        names = {probe.TURN_OFF.name, probe.KEEP_OFF.name}
+        self.assertEqual(known.loads.keys(), names, "the arms")
+        self.assertTrue(known.table, "the table is empty")
+        for entry in known.table:
+            self.assertIn(loads.Load(**entry["load"]).policy, process.POLICIES)
+            self.assertLessEqual({"fair", *names}, entry.keys())
+        for name, load in known.loads.items():
+            self.assertEqual(load, loads.best(known.table, name), name)
+
     def test_committed_files_can_be_used(self):
-        for path in loads.DIRECTORY.glob("*.json"):
+        paths = list(loads.DIRECTORY.glob("*.json"))
+        if not paths:
+            self.skipTest(f"no machine's file in {loads.DIRECTORY}: no sweep is kept")
+        for path in paths:
             with self.subTest(path.name):
-                kept = json.loads(path.read_text())["loads"]
-                for load in filter(None, kept.values()):
-                    self.assertIn(loads.Load(**load).policy, process.POLICIES)
+                self.check_file(path)
+
+    def test_a_file_that_says_other_than_its_table_is_found(self):
+        load = loads.Load(5, 650)
+        table = [entry_of(load, [STARVED]) | {"turn-off": [loads.figures(row_of(probe.FAIR))]}]
+        known = loads.Known.from_table(table, ["turn-off", "keep-off"])
+        with tempfile.TemporaryDirectory() as directory:
+            self.check_file(known.write(Path(directory), {}))
+            for wrong in ({"keep-off": None}, {"turn-off": load}, {"keep-off": load.under("idle")}):
+                changed = dataclasses.replace(known, loads=known.loads | wrong)
+                with self.assertRaises(AssertionError):
+                    self.check_file(changed.write(Path(directory), {}))
 
 
 class Mixed(unittest.TestCase):
@@ -345,14 +481,42 @@ class Mixed(unittest.TestCase):
         )
         for text in ("granian (5 threads, 650 µs, normal): 1 × timeout", "gone", "broken"):
             self.assertIn(text, page)
-        for text in ("| 1.500 [1.500, 1.500] |", "| fair | 20 | 125 | 0.100 | 1 | 2 |", "## bare"):
+        for text in (
+            "| 1.500 [1.500, 1.500] |",
+            "| fair | 20 | 1 | 125 | 0.100 | 1 | 2 |",
+            "## bare",
+        ):
             self.assertIn(text, page)
 
+    def test_the_wakes_of_every_round_are_measured_and_shown_as_medians(self):
+        import pool
 
-def pool_options():
+        table = dataclasses.asdict(counters.read(TABLE))
+        counts = iter([100, 20, 40])
+
+        def trial(trial, load):
+            lane = {"idle_wakes": next(counts), "aged_wakes": 0}
+            return row_of(trial, load, counted=table | {"lane": lane})
+
+        with mock.patch("probe.Prober"), mock.patch.object(pool, "WAKE_CONNECTIONS", (16,)):
+            section = pool.Pool(pool_options(rounds=3), None, None, {})
+            section.prober.trial = lambda arm, load: (
+                trial(arm, load) if arm.name == "zero-config" else row_of(arm, load)
+            )
+            rows = list(section.wake_rows())
+        self.assertEqual(
+            [(row["round"], row["arm"]) for row in rows],
+            [(number, name) for number in (1, 2, 3) for name in ("zero-config", "elastic-off")],
+        )
+        page = "\n".join(pool_page.wakes_part(rows))
+        self.assertIn("| zero-config | 16 | 3 | 125 | 0.100 | 1 | 2 | 75498 | 37749 |", page)
+        self.assertIn("| elastic-off | 16 | 3 | 125 | – | – | – | – | – |", page)
+
+
+def pool_options(rounds=1):
     import pool
 
-    return pool.Options(["arms"], 1, 1, 1, 1, ["none"], None, None)
+    return pool.Options(["arms"], rounds, 1, 1, 1, ["none"], None, None)
 
 
 class Soak(unittest.TestCase):

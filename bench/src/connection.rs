@@ -30,13 +30,13 @@ pub(crate) struct Run {
     pub(crate) body: Expectation,
     /// Time of the run.
     pub(crate) stopwatch: Stopwatch,
-    /// Answers to what was sent before this moment of the run are checked and not counted.
+    /// Answers that come before this moment of the run are checked and neither counted nor judged.
     pub(crate) warm_up_nanos: u64,
     /// What may be sent.
     pub(crate) pace: Pace,
     /// What happened.
     pub(crate) tally: Tally,
-    /// In which order, if anybody asks; warm-up left out.
+    /// In which order, if anybody asks; who was sent in the warm-up too.
     pub(crate) order: Option<Rc<Order>>,
 }
 
@@ -52,42 +52,52 @@ struct Exchange {
 impl Run {
     /// A batch is sent now.
     fn begin(&self, batch: Batch) -> Exchange {
-        let order = self.order.as_ref().filter(|_| !self.is_warm_up(batch));
-        let first_rank = order.map(|order| order.send(batch.requests));
+        let first_rank = self.order.as_ref().map(|order| order.send(batch.requests));
         Exchange { batch, owed: batch.requests, first_rank }
     }
 
-    /// The next answer of a batch is there, right or wrong.
-    fn count(&self, exchange: &mut Exchange, response: Response) {
-        self.settle(exchange);
+    /// The next answer of a batch is there, right or wrong, at this moment of the run.
+    fn count(&self, exchange: &mut Exchange, response: Response, now_nanos: u64) {
+        self.settle(exchange, now_nanos);
         if response.status != self.status {
             let words = || format!("{} instead of {}", response.status, self.status);
             self.tally.failure(ErrorKind::Status, 1, words);
         } else if !response.body_matches {
             self.tally.failure(ErrorKind::Body, 1, || "not the expected body".to_owned());
-        } else if !self.is_warm_up(exchange.batch) {
-            self.tally.answer(self.stopwatch.nanos().saturating_sub(exchange.batch.due_nanos));
+        } else if !self.is_warm_up(now_nanos) {
+            self.tally.answer(now_nanos.saturating_sub(exchange.batch.due_nanos));
         }
     }
 
-    /// The rest of a batch will not be answered.
-    fn fail(&self, mut exchange: Exchange, kind: ErrorKind, words: impl FnOnce() -> String) {
+    /// The rest of a batch will not be answered: known at this moment of the run.
+    fn fail(
+        &self,
+        mut exchange: Exchange,
+        kind: ErrorKind,
+        now_nanos: u64,
+        words: impl FnOnce() -> String,
+    ) {
         self.tally.failure(kind, exchange.owed, words);
         while exchange.owed > 0 {
-            self.settle(&mut exchange);
+            self.settle(&mut exchange, now_nanos);
         }
     }
 
     /// One request less is waited for.
-    fn settle(&self, exchange: &mut Exchange) {
+    fn settle(&self, exchange: &mut Exchange, now_nanos: u64) {
         if let (Some(order), Some(first)) = (&self.order, exchange.first_rank) {
-            order.answer(first.after(exchange.batch.requests - exchange.owed));
+            let rank = first.after(exchange.batch.requests - exchange.owed);
+            if self.is_warm_up(now_nanos) {
+                order.answer_in_warm_up(rank);
+            } else {
+                order.answer(rank);
+            }
         }
         exchange.owed -= 1;
     }
 
-    fn is_warm_up(&self, batch: Batch) -> bool {
-        batch.due_nanos < self.warm_up_nanos
+    fn is_warm_up(&self, now_nanos: u64) -> bool {
+        now_nanos < self.warm_up_nanos
     }
 }
 
@@ -171,11 +181,12 @@ impl Connection {
         let mut exchange = self.run.begin(batch);
         let outcome = self.answers(stream, reader, &mut exchange).await;
         let timed_out = self.watch.over();
+        let now = self.run.stopwatch.nanos();
         match outcome {
             Ok(after) => after,
             Err(_) if timed_out => {
                 let words = || "no whole answer in time".to_owned();
-                self.run.fail(exchange, ErrorKind::Timeout, words);
+                self.run.fail(exchange, ErrorKind::Timeout, now, words);
                 After::Reconnect
             }
             Err(cut) if exchange.owed == 0 => {
@@ -183,7 +194,7 @@ impl Connection {
                 After::Reconnect
             }
             Err(cut) => {
-                self.run.fail(exchange, cut.kind, || cut.words);
+                self.run.fail(exchange, cut.kind, now, || cut.words);
                 After::Reconnect
             }
         }
@@ -206,7 +217,7 @@ impl Connection {
                     Ok(Step::NeedMore) => break,
                     Ok(Step::Complete { taken, response }) => {
                         rest = &rest[taken..];
-                        self.run.count(exchange, response);
+                        self.run.count(exchange, response, self.run.stopwatch.nanos());
                         if !response.keep_alive {
                             return closing(exchange.owed);
                         }
@@ -231,7 +242,7 @@ impl Connection {
         exchange: &mut Exchange,
     ) -> Result<After, Cut> {
         if let Some(response) = reader.end(&self.run.body) {
-            self.run.count(exchange, response);
+            self.run.count(exchange, response, self.run.stopwatch.nanos());
             return closing(exchange.owed);
         }
         Err(if reader.is_between_responses() {
@@ -344,16 +355,31 @@ mod tests {
     }
 
     #[test]
-    fn warm_up_is_checked_and_neither_counted_nor_judged() {
+    fn answers_of_the_warm_up_are_checked_and_neither_counted_nor_judged() {
         let run = run();
-        let mut early = run.begin(batch(1, WARM_UP_NANOS - 1));
-        let mut judged_one = run.begin(batch(1, WARM_UP_NANOS));
-        run.count(&mut judged_one, RIGHT);
-        run.count(&mut early, RIGHT);
-        assert_eq!((run.tally.answered(), judged(&run)), (1, (1, 0)));
+        let mut early = run.begin(batch(1, 0));
+        run.count(&mut early, RIGHT, WARM_UP_NANOS - 1);
         let mut wrong = run.begin(batch(1, 0));
-        run.count(&mut wrong, Response { status: 500, ..RIGHT });
-        assert_eq!((run.tally.answered(), run.tally.failed()), (1, 1));
+        run.count(&mut wrong, Response { status: 500, ..RIGHT }, WARM_UP_NANOS - 1);
+        assert_eq!((run.tally.answered(), run.tally.failed(), judged(&run)), (0, 1, (0, 0)));
+        let mut later = run.begin(batch(1, WARM_UP_NANOS));
+        run.count(&mut later, RIGHT, WARM_UP_NANOS);
+        assert_eq!((run.tally.answered(), judged(&run)), (1, (1, 0)));
+    }
+
+    #[test]
+    fn a_request_that_starves_from_the_warm_up_on_is_judged_and_timed() {
+        const LATE_NANOS: u64 = 5 * WARM_UP_NANOS;
+        let run = run();
+        let mut starved = run.begin(batch(1, 0));
+        for now_nanos in [WARM_UP_NANOS - 1, WARM_UP_NANOS, LATE_NANOS - 1] {
+            let mut served = run.begin(batch(1, now_nanos));
+            run.count(&mut served, RIGHT, now_nanos);
+        }
+        run.count(&mut starved, RIGHT, LATE_NANOS);
+        assert_eq!((run.tally.answered(), judged(&run)), (3, (3, 3)));
+        let longest = run.tally.with_latencies(|histogram| histogram.max());
+        assert!(longest >= LATE_NANOS, "{longest} ns");
     }
 
     #[test]
@@ -361,22 +387,22 @@ mod tests {
         let run = run();
         let mut first = run.begin(batch(2, WARM_UP_NANOS));
         let mut second = run.begin(batch(2, WARM_UP_NANOS));
-        run.count(&mut first, RIGHT);
-        run.count(&mut second, RIGHT);
-        run.count(&mut second, RIGHT);
-        run.count(&mut first, RIGHT);
+        run.count(&mut first, RIGHT, WARM_UP_NANOS);
+        run.count(&mut second, RIGHT, WARM_UP_NANOS);
+        run.count(&mut second, RIGHT, WARM_UP_NANOS);
+        run.count(&mut first, RIGHT, WARM_UP_NANOS);
         assert_eq!((judged(&run), first.owed, second.owed), ((4, 2), 0, 0));
     }
 
     #[test]
     fn a_request_that_is_given_up_was_passed_over_until_then() {
         let run = run();
-        let lost = run.begin(batch(1, WARM_UP_NANOS));
+        let lost = run.begin(batch(1, 0));
         for _ in 0..3 {
             let mut served = run.begin(batch(1, WARM_UP_NANOS));
-            run.count(&mut served, RIGHT);
+            run.count(&mut served, RIGHT, WARM_UP_NANOS);
         }
-        run.fail(lost, ErrorKind::Timeout, || "late".to_owned());
+        run.fail(lost, ErrorKind::Timeout, WARM_UP_NANOS, || "late".to_owned());
         assert_eq!((run.tally.failed(), judged(&run)), (1, (4, 3)));
     }
 }

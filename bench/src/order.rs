@@ -3,7 +3,8 @@
 //! A request is *passed over* when a request sent after it is answered before it. A queue that is
 //! served in order passes a request over only while the thread that has it waits for its turn. A
 //! server that is stopped answers nobody, so a pause passes nobody over: that is why the verdict is
-//! on order and not on latency. Sans-io: ranks in, counts out.
+//! on order and not on latency. Every request of a run has a rank, also one sent in the warm-up: who
+//! starves from there on is judged by all that passed it over. Sans-io: ranks in, counts out.
 
 use std::cell::{Cell, RefCell};
 
@@ -33,13 +34,17 @@ pub(crate) struct Order {
     sent: Cell<u32>,
     /// The send ranks, in the order of the answers.
     answers: RefCell<Vec<SendRank>>,
+    /// So many of the answers, the first ones, came in the warm-up.
+    warm_up_answers: Cell<usize>,
 }
 
 /// What the order of a run says.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, Serialize)]
 pub(crate) struct Verdict {
-    /// Requests that were judged.
+    /// Requests that were judged: answered after the warm-up, or never.
     pub(crate) requests: usize,
+    /// Of them, those that had no answer when the run ended.
+    pub(crate) unanswered: usize,
     /// Requests that were passed over by more than a hundred later ones.
     pub(crate) long_waits: usize,
     /// The most that any request was passed over.
@@ -61,18 +66,38 @@ impl Order {
         self.answers.borrow_mut().push(rank);
     }
 
-    /// Judges what was recorded.
+    /// The same in the warm-up: this request is not judged, and passes over those that still wait.
+    pub(crate) fn answer_in_warm_up(&self, rank: SendRank) {
+        self.answer(rank);
+        self.warm_up_answers.set(self.answers.borrow().len());
+    }
+
+    /// Judges what was recorded. A request that still waits was passed over by everything that was
+    /// sent after it and answered.
     pub(crate) fn judge(&self) -> Verdict {
-        Verdict::of(&passed_over(&self.answers.borrow()))
+        let mut answers = self.answers.borrow().clone();
+        let unanswered = self.unanswered(&answers);
+        answers.extend_from_slice(&unanswered);
+        Verdict::of(&passed_over(&answers)[self.warm_up_answers.get()..], unanswered.len())
+    }
+
+    /// In the order in which they were sent, so that none of them passes another over.
+    fn unanswered(&self, answers: &[SendRank]) -> Vec<SendRank> {
+        let mut is_answered = vec![false; self.sent.get() as usize];
+        for rank in answers {
+            is_answered[rank.0 as usize] = true;
+        }
+        (0..self.sent.get()).filter(|rank| !is_answered[*rank as usize]).map(SendRank).collect()
     }
 }
 
 impl Verdict {
-    fn of(passed_over: &[u32]) -> Self {
+    fn of(passed_over: &[u32], unanswered: usize) -> Self {
         let long_waits = passed_over.iter().filter(|count| **count > LONG_WAIT_PASSED_OVER).count();
         let most_passed_over = passed_over.iter().copied().max().unwrap_or(0);
         Self {
             requests: passed_over.len(),
+            unanswered,
             long_waits,
             most_passed_over,
             in_order: long_waits <= LONG_WAITS_MAX && most_passed_over <= PASSED_OVER_MAX,
@@ -80,7 +105,8 @@ impl Verdict {
     }
 }
 
-/// For each request, by send rank: how many that were sent after it were answered before it.
+/// For each answer, in their order: how many requests that were sent after its own were answered
+/// before it.
 ///
 /// Walks from the last request sent to the first and asks a Fenwick tree over the answers' places
 /// how many of those seen, all sent later, have an earlier place: n log n.
@@ -89,16 +115,11 @@ fn passed_over(answers: &[SendRank]) -> Vec<u32> {
         answers.iter().enumerate().map(|(place, rank)| (rank.0, place)).collect();
     by_rank.sort_unstable();
     let mut seen = Fenwick::new(answers.len());
-    let mut counts: Vec<u32> = by_rank
-        .iter()
-        .rev()
-        .map(|(_, place)| {
-            let before = seen.before(*place);
-            seen.add(*place);
-            before
-        })
-        .collect();
-    counts.reverse();
+    let mut counts = vec![0; answers.len()];
+    for (_, place) in by_rank.into_iter().rev() {
+        counts[place] = seen.before(place);
+        seen.add(place);
+    }
     counts
 }
 

@@ -6,8 +6,12 @@ use super::*;
 
 const CONNECTIONS: usize = 20;
 
+/// How often each request was passed over, by send rank.
 fn counts(answers: &[u32]) -> Vec<u32> {
-    passed_over(&answers.iter().copied().map(SendRank).collect::<Vec<_>>())
+    let counts = passed_over(&answers.iter().copied().map(SendRank).collect::<Vec<_>>());
+    let mut by_rank: Vec<(u32, u32)> = answers.iter().copied().zip(counts).collect();
+    by_rank.sort_unstable();
+    by_rank.into_iter().map(|(_, count)| count).collect()
 }
 
 /// What the definition says, pair by pair.
@@ -62,7 +66,13 @@ fn a_queue_served_in_order_is_in_order() {
     let verdict = served(10_000, |_, _| 0);
     assert_eq!(
         verdict,
-        Verdict { requests: 10_020, long_waits: 0, most_passed_over: 0, in_order: true }
+        Verdict {
+            requests: 10_020,
+            unanswered: 0,
+            long_waits: 0,
+            most_passed_over: 0,
+            in_order: true
+        }
     );
 }
 
@@ -80,6 +90,55 @@ fn one_starved_request_is_out_of_order_by_its_length() {
     let starved = |answered, _: &VecDeque<SendRank>| usize::from((100..1600).contains(&answered));
     let verdict = served(10_000, starved);
     assert_eq!((verdict.long_waits, verdict.most_passed_over), (1, 1500));
+    assert!(!verdict.in_order);
+}
+
+#[test]
+fn a_request_that_starves_from_the_warm_up_on_is_judged_by_all_that_passed_it_over() {
+    let order = Order::default();
+    let starved: Vec<SendRank> = (0..3).map(|_| order.send(1)).collect();
+    for _ in 0..400 {
+        order.answer_in_warm_up(order.send(1));
+    }
+    for _ in 0..800 {
+        order.answer(order.send(1));
+    }
+    starved.into_iter().for_each(|rank| order.answer(rank));
+    let verdict = order.judge();
+    assert_eq!((verdict.requests, verdict.unanswered), (803, 0));
+    assert_eq!((verdict.long_waits, verdict.most_passed_over), (3, 1200));
+    assert!(!verdict.in_order);
+}
+
+#[test]
+fn what_starved_and_was_answered_in_the_warm_up_is_not_judged() {
+    let order = Order::default();
+    let starved = order.send(1);
+    for _ in 0..2000 {
+        order.answer_in_warm_up(order.send(1));
+    }
+    order.answer_in_warm_up(starved);
+    order.answer(order.send(1));
+    let verdict = order.judge();
+    assert_eq!((verdict.requests, verdict.most_passed_over, verdict.in_order), (1, 0, true));
+}
+
+#[test]
+fn a_request_without_an_answer_at_the_end_was_passed_over_by_all_that_were_answered_since() {
+    let order = Order::default();
+    let answered_late = order.send(1);
+    // Two, so that they would pass each other over if their order were not that of their sending.
+    order.send(2);
+    for _ in 0..600 {
+        order.answer_in_warm_up(order.send(1));
+    }
+    for _ in 0..600 {
+        order.answer(order.send(1));
+    }
+    order.answer(answered_late);
+    let verdict = order.judge();
+    assert_eq!((verdict.requests, verdict.unanswered), (603, 2));
+    assert_eq!((verdict.long_waits, verdict.most_passed_over), (3, 1200));
     assert!(!verdict.in_order);
 }
 

@@ -29,7 +29,8 @@ pub(crate) struct ProbeArguments {
     /// Seconds that are judged.
     #[arg(long, short, value_name = "S", default_value = "8", value_parser = parse_seconds)]
     seconds: Duration,
-    /// Seconds before them whose answers are checked but not judged.
+    /// Seconds before them whose answers are checked but not judged. A request that was sent in them
+    /// and is answered later is judged.
     #[arg(long, value_name = "S", default_value = "1", value_parser = parse_seconds)]
     warm_up: Duration,
     /// Seconds until an unanswered request is an error; longer than a starved one waits.
@@ -125,6 +126,9 @@ impl ProbeReport {
             self.order.long_waits,
             self.order.most_passed_over
         );
+        if self.order.unanswered > 0 {
+            println!("unanswered {} at the end of the run", self.order.unanswered);
+        }
         if let Some(share) = self.gil_share_ms {
             println!("lock       {share:.3} ms a request, of a slice of {SLICE_MS:.0} ms");
         }
