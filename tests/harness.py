@@ -245,7 +245,11 @@ def wait_until(condition: Callable[[], object], timeout: float = 10.0, what: str
 
 
 def _stat_of(pid: int) -> list[str]:
+    """Of a process. A number that a thread of another one has by now is nobody's, though procfs
+    answers for threads too."""
     try:
+        if f"\nTgid:\t{pid}\n" not in Path(f"/proc/{pid}/status").read_text():
+            return []
         text = Path(f"/proc/{pid}/stat").read_text()
     except (FileNotFoundError, ProcessLookupError):
         return []
