@@ -113,6 +113,35 @@ def test_kill_9_of_the_supervisor_in_the_delay_drains(serve):
     wait_until(lambda: server.session_pids() == [], 10, "the workers' end")
 
 
+def test_rule_4_a_drain_in_which_the_reactor_fails_is_not_complete(serve, tmp_path):
+    """What had no answer is named, and the code says so. On epoll: what takes its descriptor away does
+    not take a registered ring away."""
+    flag = tmp_path / "drains"
+    (tmp_path / "breaking.py").write_text(
+        "import os, time\n"
+        "def app(environ, start_response):\n"
+        f"    while not os.path.exists({str(flag)!r}):\n"
+        "        time.sleep(0.02)\n"
+        "    for name in os.listdir('/proc/self/fd'):\n"
+        "        path = f'/proc/self/fd/{name}'\n"
+        "        target = os.readlink(path) if os.path.lexists(path) else ''\n"
+        "        if target in ('anon_inode:[eventpoll]', 'anon_inode:[io_uring]'):\n"
+        "            os.dup2(os.open('/dev/null', os.O_RDONLY), int(name))\n"
+        "    time.sleep(4)\n"
+        "    start_response('200 OK', [])\n"
+        "    return [b'']\n"
+    )
+    server = serve("breaking:app", "--single-process", "--grace", "20", app_dir=tmp_path, io="epoll")
+    with server.connect(30) as client:
+        client.sendall(b"GET /owed HTTP/1.1\r\nHost: a\r\n\r\n")
+        server.process.send_signal(signal.SIGTERM)
+        wait_until(lambda: refuses(server), what="the drain")
+        flag.touch()
+        assert server.wait(30) == 1, server.log()
+    server.wait_for_log("the reactor cannot go on; the worker ends")
+    server.wait_for_log("GET /owed.* has no complete answer")
+
+
 # Process 1
 
 UNSHARE = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]

@@ -131,7 +131,7 @@ impl<'wait> Vigil<'wait> {
                 self.begin(self.grace);
             }
             if self.reactor.is_finished() {
-                let complete = self.drain.is_some();
+                let complete = self.reactor.has_drained();
                 let drain = self.drain.unwrap_or_else(|| Drain::new(Duration::ZERO, now));
                 return Event::Ended(Ended { complete, drain });
             }

@@ -67,6 +67,12 @@ impl ReactorHandle {
         self.commands.is_finished()
     }
 
+    /// Whether it ended because the drain was complete, and not by [`Self::stop`] or a failure.
+    #[must_use]
+    pub fn has_drained(&self) -> bool {
+        self.commands.has_drained()
+    }
+
     /// Readable (level) when the reactor has ended.
     #[must_use]
     pub fn finished_fd(&self) -> BorrowedFd<'_> {

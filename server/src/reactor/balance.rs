@@ -48,18 +48,28 @@ pub(super) struct Balance {
     standing: Option<Standing>,
     is_holding: bool,
     next_look: Option<Instant>,
+    /// The last look found other processes.
+    has_others: bool,
     /// Others that were counted at the last regular look.
     counted: usize,
 }
 
 impl Balance {
     pub(super) fn new(cell: Option<WorkerCell>) -> Self {
-        Self { cell, standing: None, is_holding: false, next_look: None, counted: 0 }
+        Self {
+            cell,
+            standing: None,
+            is_holding: false,
+            next_look: None,
+            has_others: false,
+            counted: 0,
+        }
     }
 
-    /// When to look if nothing happens before. `None`: there is nobody to look at.
+    /// When to wake for a look if nothing happens before. `None`: there is nobody to look at; whether
+    /// somebody has come is seen at the first pass after the look is due.
     pub(super) fn next_look(&self) -> Option<Instant> {
-        self.next_look
+        self.next_look.filter(|_| self.has_others)
     }
 
     /// Once a pass. Looks at the others only if the standing has changed or it is time to.
@@ -80,7 +90,8 @@ impl Balance {
         cell.publish(now, CellState::Accepting, connections);
         let view = View::of(connections as u64, cell.others(), cell.board().moment(now));
         self.is_holding = view.is_above;
-        self.next_look = view.next_look().map(|wait| now + wait);
+        self.has_others = view.has_others;
+        self.next_look = Some(now + view.next_look());
         let has_lost = view.silent > 0 || view.counted < self.counted;
         if is_due {
             self.counted = view.counted;
@@ -130,11 +141,14 @@ impl View {
         view
     }
 
-    fn next_look(self) -> Option<Duration> {
+    fn next_look(self) -> Duration {
         if self.is_above {
-            Some(limits::BALANCE_LOOK)
+            limits::BALANCE_LOOK
+        } else if self.has_others {
+            limits::HEARTBEAT
         } else {
-            self.has_others.then_some(limits::HEARTBEAT)
+            // The reactor passes that often anyway.
+            limits::SLEEP_MAX
         }
     }
 }
@@ -319,6 +333,29 @@ mod tests {
         let (mut alone, _lease) = world.join();
         assert_eq!(world.look(&mut alone, 1000), Verdict::Take);
         assert_eq!(world.wait_of(&alone), None);
+    }
+
+    /// And is not silent in the eyes of one that comes while it idles.
+    #[test]
+    fn rules_24_one_that_was_alone_sees_within_a_second_that_somebody_has_come() {
+        let mut world = World::new();
+        let (mut alone, _first) = world.join();
+        world.look(&mut alone, 3);
+        world.pass(500);
+        let (mut newcomer, _second) = world.join();
+        world.look(&mut newcomer, 0);
+        world.look(&mut alone, 3);
+        assert_eq!(world.wait_of(&alone), None, "between its looks it does nothing");
+        world.pass(500);
+        world.look(&mut newcomer, 0);
+        assert_eq!(world.look(&mut newcomer, 0), Verdict::Take);
+        world.look(&mut alone, 3);
+        assert_eq!(world.wait_of(&alone), Some(50));
+        for _ in 0..3 {
+            world.pass(50);
+            assert_eq!(world.look(&mut alone, 3), Verdict::Take);
+            assert_eq!(world.look(&mut newcomer, 0), Verdict::Take, "both beat, none is silent");
+        }
     }
 
     #[test]

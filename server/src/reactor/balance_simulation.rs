@@ -1,20 +1,16 @@
 //! The reactor beside another worker, on the simulated network: the test plays the other one.
 
-use std::sync::atomic::AtomicUsize;
 use std::time::{Duration, Instant};
 
-use super::Insight;
+use super::Settings;
 use super::command::{Command, Commands};
-use super::io::{Io, ListenerIndex};
+use super::io::ListenerIndex;
 use super::run::{Parts, Reactor};
 use super::sim::{Faults, Network, Simulated};
-use super::simulation::settings;
-use super::wake::Waker;
+use super::simulation::{parts, settings};
 use crate::board::{Board, CellLease, CellState, WorkerCell};
 use crate::clock;
-use crate::exchange::{Completions, SyncLane};
 use crate::limits;
-use crate::spool::Spool;
 use crate::sync::Arc;
 
 const CLIENT_COUNT: usize = 30;
@@ -40,25 +36,12 @@ impl World {
         let (mut io, network) = Simulated::new(seed, faults).expect("a simulation");
         io.add_simulated_listener();
         io.add_simulated_listener();
-        let completions = Arc::new(Completions::new(CLIENT_COUNT * 2, io.waker()));
-        let waker = || Waker::new().expect("an eventfd");
-        let commands = Arc::new(Commands::new(waker(), waker()));
-        let mut settings = settings();
-        settings.connections_max = 1000;
         let parts = Parts {
-            settings,
-            lane: Arc::new(SyncLane::new(1, CLIENT_COUNT, Arc::clone(&completions))),
-            completions,
-            spool: Spool::start(std::env::temp_dir(), 1 << 30).expect("a thread"),
-            commands: Arc::clone(&commands),
-            garbage: Arc::new(AtomicUsize::new(0)),
-            wake_age: crate::limits::WAKE_AGE,
-            counts: Arc::default(),
             cell: Some(leases[0].worker_cell()),
-            insight: Insight::default(),
-            public_listener_count: 1,
             admin_listener_count: 1,
+            ..parts(Settings { connections_max: 1000, ..settings() }, &io, CLIENT_COUNT)
         };
+        let commands = Arc::clone(&parts.commands);
         let start = clock::now();
         let reactor = Reactor::new(io, parts, start);
         for _ in 0..CLIENT_COUNT {

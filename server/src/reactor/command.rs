@@ -22,6 +22,8 @@ pub(crate) enum Command {
 #[derive(Debug)]
 pub(crate) struct Commands {
     wanted: AtomicU32,
+    /// It ended because the drain was complete.
+    drained: AtomicBool,
     finished: AtomicBool,
     /// Readable once the reactor has ended.
     finished_signal: Waker,
@@ -38,6 +40,7 @@ impl Commands {
     pub(crate) fn new(finished_signal: Waker, notice: Waker) -> Self {
         Self {
             wanted: AtomicU32::new(Command::Serve as u32),
+            drained: AtomicBool::new(false),
             finished: AtomicBool::new(false),
             finished_signal,
             unanswered: Mutex::new(Vec::new()),
@@ -90,6 +93,15 @@ impl Commands {
     /// `None` when there is nothing more to come.
     pub(crate) fn notice_fd(&self) -> Option<BorrowedFd<'_>> {
         (!self.recycle_was_taken.load(Ordering::SeqCst)).then(|| self.notice.as_fd())
+    }
+
+    /// Reactor: everything was answered; said before [`Self::set_finished`].
+    pub(crate) fn set_drained(&self) {
+        self.drained.store(true, Ordering::SeqCst);
+    }
+
+    pub(crate) fn has_drained(&self) -> bool {
+        self.drained.load(Ordering::SeqCst)
     }
 
     pub(crate) fn set_finished(&self) {

@@ -12,6 +12,8 @@ mod overdue;
 mod ping;
 mod receive;
 pub(crate) mod run;
+#[cfg(all(test, not(loom)))]
+mod send_simulation;
 mod session;
 pub mod settings;
 pub mod sim;

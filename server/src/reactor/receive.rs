@@ -409,7 +409,7 @@ impl<I: Io> Reactor<I> {
         }
     }
 
-    /// A deadline passed.
+    /// The deadline of the connection's watch passed.
     pub(super) fn on_deadline(&mut self, token: Token) {
         let Some(session) = self.slots.of(token) else { return };
         match session.watch {
@@ -420,7 +420,6 @@ impl<I: Io> Reactor<I> {
             Watch::Body => self.refuse(token, Violation::BodyTimeout),
             Watch::Idle | Watch::Linger => self.close(token),
             Watch::Answer => self.on_request_deadline(token),
-            Watch::Send => self.on_send_deadline(token),
         }
     }
 

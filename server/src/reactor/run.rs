@@ -412,7 +412,11 @@ impl<I: Io> Reactor<I> {
                         self.close(token);
                     }
                 }
-                self.slots.len() == 0
+                let is_over = self.slots.len() == 0;
+                if is_over {
+                    self.commands.set_drained();
+                }
+                is_over
             }
         }
     }
@@ -457,8 +461,13 @@ impl<I: Io> Reactor<I> {
         self.wheel.advance(self.now, &mut due);
         for (token, tick) in due.drain(..) {
             let Some(session) = self.slots.of(token) else { continue };
+            // First, so that a request that is overdue besides is known as such.
             if self.wheel.is_due(token, &mut session.timer, tick, self.now) {
                 self.on_deadline(token);
+            }
+            let Some(session) = self.slots.of(token) else { continue };
+            if self.wheel.is_due(token, &mut session.send_timer, tick, self.now) {
+                self.on_send_deadline(token);
             }
         }
         self.due = due;
@@ -512,7 +521,6 @@ impl<I: Io> Reactor<I> {
             Watch::Head => Some(self.settings.header_timeout),
             Watch::Body => Some(self.settings.body_timeout),
             Watch::Answer => self.settings.request_timeout,
-            Watch::Send => Some(self.settings.send_timeout),
             Watch::Linger => Some(limits::LINGER_IDLE),
         };
         let Some(time) = time else {

@@ -135,7 +135,7 @@ impl FilePiece {
     }
 }
 
-/// Why the connection is watched by the clock.
+/// Why the connection is watched by the clock, apart from what is on its way out.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) enum Watch {
     /// It is not: the application works.
@@ -149,8 +149,6 @@ pub(crate) enum Watch {
     Body,
     /// `--request-timeout`, until the response begins.
     Answer,
-    /// `--send-timeout`.
-    Send,
     /// The bounds of lingering.
     Linger,
 }
@@ -178,7 +176,11 @@ pub(crate) struct Session {
     /// Not read: its budget is used up.
     pub(crate) paused: bool,
     pub(crate) watch: Watch,
+    /// Of `watch`.
     pub(crate) timer: Timer,
+    /// `--send-timeout`, of `sending`. Beside the other: an interim answer may hang in the peer's full
+    /// buffer while the body comes in and the application works.
+    pub(crate) send_timer: Timer,
     /// The first bytes of the response that is being sent, for an access log that wants them.
     pub(crate) response: Bytes,
     /// What the peer had acknowledged when the send deadline was last set. **Unit**: bytes.
@@ -202,6 +204,7 @@ impl Session {
             paused: false,
             watch: Watch::Nothing,
             timer: Timer::default(),
+            send_timer: Timer::default(),
             response: Bytes::new(),
             acknowledged: 0,
         }

@@ -22,7 +22,7 @@ use super::token::Token;
 use super::wake::Waker;
 use crate::limits::RECV_BUFFER_BYTES;
 use crate::sync::lock;
-pub use network::{Act, ClientId, ClientRead, Network, SimulatedSocket};
+pub use network::{Act, ClientId, ClientRead, Network, SimulatedSocket, WINDOW_BYTES};
 use network::{Dice, Link, State};
 
 /// How often what goes wrong. **Unit**: per mille, each time it could.

@@ -15,7 +15,7 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 
 use super::command::{Command, Commands};
-use super::io::{ListenerIndex, Peer};
+use super::io::{Io, ListenerIndex, Peer};
 use super::run::{Parts, Reactor};
 use super::sim::{ClientId, ClientRead, Faults, Network, Simulated};
 use super::token::Token;
@@ -127,6 +127,26 @@ pub(super) fn settings() -> Settings {
         server_name: None,
         request_ids: false,
         access_log: None,
+    }
+}
+
+/// A reactor of its own, without other workers, with one public listener.
+pub(super) fn parts(settings: Settings, io: &Simulated, client_count: usize) -> Parts {
+    let waker = || Waker::new().expect("an eventfd");
+    let completions = Arc::new(Completions::new(client_count * 2, io.waker()));
+    Parts {
+        settings,
+        lane: Arc::new(SyncLane::new(1, client_count, Arc::clone(&completions))),
+        completions,
+        spool: Spool::start(std::env::temp_dir(), 1 << 30).expect("a thread"),
+        commands: Arc::new(Commands::new(waker(), waker())),
+        garbage: Arc::new(AtomicUsize::new(0)),
+        wake_age: limits::WAKE_AGE,
+        counts: Arc::new(ReactorCounts::default()),
+        cell: None,
+        insight: Insight::default(),
+        public_listener_count: 1,
+        admin_listener_count: 0,
     }
 }
 
@@ -437,29 +457,9 @@ fn run(seed: u64, faults: Faults, mishaps: Mishaps, seen: &mut Seen) -> (usize, 
     let mut random = Random(seed);
     let (mut io, network) = Simulated::new(seed, faults).expect("a simulation");
     io.add_simulated_listener();
-    let completions = Arc::new(Completions::new(CLIENT_COUNT * 2, io_waker(&io)));
-    let lane = Arc::new(SyncLane::new(1, CLIENT_COUNT, Arc::clone(&completions)));
-    let commands = Arc::new(Commands::new(
-        Waker::new().expect("an eventfd"),
-        Waker::new().expect("an eventfd"),
-    ));
-    let parts = Parts {
-        settings: Settings {
-            request_timeout: mishaps.requests_hang.then_some(REQUEST_TIMEOUT),
-            ..settings()
-        },
-        lane: Arc::clone(&lane),
-        completions,
-        spool: Spool::start(std::env::temp_dir(), 1 << 30).expect("a thread"),
-        commands: Arc::clone(&commands),
-        garbage: Arc::new(AtomicUsize::new(0)),
-        wake_age: limits::WAKE_AGE,
-        counts: Arc::new(ReactorCounts::default()),
-        cell: None,
-        insight: Insight::default(),
-        public_listener_count: 1,
-        admin_listener_count: 0,
-    };
+    let request_timeout = mishaps.requests_hang.then_some(REQUEST_TIMEOUT);
+    let parts = parts(Settings { request_timeout, ..settings() }, &io, CLIENT_COUNT);
+    let (lane, commands) = (Arc::clone(&parts.lane), Arc::clone(&parts.commands));
     let start = clock::now();
     let mut reactor = Reactor::new(io, parts, start);
     let mut clients: Vec<_> =
@@ -487,6 +487,7 @@ fn run(seed: u64, faults: Faults, mishaps: Mishaps, seen: &mut Seen) -> (usize, 
             reactor.pass(|| start + network.now()).expect("a pass");
         }
     }
+    assert!(commands.has_drained());
     // What the application never came to, it must not run.
     while let Some(Next::Job(Job::Request { exchange, .. })) = lane.try_next_job(ThreadIndex(0)) {
         assert!(exchange.is_gone(), "seed {seed}: not answered");
@@ -503,11 +504,6 @@ fn run(seed: u64, faults: Faults, mishaps: Mishaps, seen: &mut Seen) -> (usize, 
         }
     }
     (passes, network.now())
-}
-
-fn io_waker(io: &Simulated) -> Waker {
-    use super::io::Io;
-    io.waker()
 }
 
 fn states(clients: &[Client]) -> String {

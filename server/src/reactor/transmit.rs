@@ -69,12 +69,7 @@ impl<I: Io> Reactor<I> {
                 session.outputs.clear();
                 return;
             }
-            let Some(output) = session.outputs.pop_front() else {
-                if session.watch == Watch::Send {
-                    self.watch(token, Watch::Nothing);
-                }
-                return;
-            };
+            let Some(output) = session.outputs.pop_front() else { return };
             if self.settings.access_log.is_some() {
                 self.note_beginning(token, &output);
             }
@@ -167,13 +162,14 @@ impl<I: Io> Reactor<I> {
         let Some(session) = self.slots.of(token) else { return };
         session.sending = Sending::InFlight(piece);
         session.acknowledged = acknowledged;
-        self.watch(token, Watch::Send);
+        self.watch_send(token);
     }
 
     /// The kernel has all of a piece.
     fn settle(&mut self, token: Token, piece: Piece) {
         let Some(session) = self.slots.of(token) else { return };
         session.sending = Sending::Idle;
+        Wheel::clear(&mut session.send_timer);
         if let State::Answering(Answer::Of(exchange)) = &session.state
             && piece.end.is_none()
         {
@@ -234,7 +230,8 @@ impl<I: Io> Reactor<I> {
                 let (exchange, shared) = (Arc::clone(exchange), Arc::clone(&file.file));
                 self.spool.warm(shared, file.offset, count, exchange);
                 session.sending = Sending::ColdFile(file);
-                return self.watch(token, Watch::Nothing);
+                // The disk is waited for, not the client.
+                return Wheel::clear(&mut session.send_timer);
             }
         }
         self.send_slice(token, file);
@@ -272,7 +269,7 @@ impl<I: Io> Reactor<I> {
         }
         session.sending = Sending::File(file);
         session.acknowledged = acknowledged;
-        self.watch(token, Watch::Send);
+        self.watch_send(token);
         self.io.want_writable(token);
     }
 
@@ -388,6 +385,7 @@ impl<I: Io> Reactor<I> {
         {
             files.push(piece.file);
         }
+        Wheel::clear(&mut session.send_timer);
         session.state = State::Closing;
         session.input = BytesMut::new();
         for output in outputs {
@@ -402,13 +400,21 @@ impl<I: Io> Reactor<I> {
         true
     }
 
+    /// The clock of what is on its way out; it runs until that is settled, whatever the connection is
+    /// watched for besides.
+    fn watch_send(&mut self, token: Token) {
+        let Some(session) = self.slots.of(token) else { return };
+        let deadline = self.now + self.settings.send_timeout;
+        self.wheel.set(token, &mut session.send_timer, deadline);
+    }
+
     /// `--send-timeout` passed: was there progress that only the kernel has seen?
     pub(super) fn on_send_deadline(&mut self, token: Token) {
         let acknowledged = self.io.acknowledged(token);
         let Some(session) = self.slots.of(token) else { return };
         if acknowledged != session.acknowledged {
             session.acknowledged = acknowledged;
-            return self.watch(token, Watch::Send);
+            return self.watch_send(token);
         }
         tracing::debug!(slot = token.slot_index(), "the client reads nothing: connection reset");
         self.log_access(token, End { status: 499, body_bytes: 0, keep_alive: false }, true);

@@ -211,7 +211,7 @@ impl Network {
 }
 
 /// Bytes under way in one direction. **Why**: small enough that tests fill it.
-const WINDOW_BYTES: usize = 64 * 1024;
+pub const WINDOW_BYTES: usize = 64 * 1024;
 
 /// An accepted connection; dropping it closes it.
 #[derive(Debug)]
