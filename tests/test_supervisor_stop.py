@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import os
 import re
 import shutil
@@ -246,3 +247,19 @@ def test_respawn_max_0_never_gives_up(serve):
         os.kill(victim, signal.SIGKILL)
         wait_until(lambda: server.worker_pids() not in ([], [victim]), what="the next worker")
     assert server.get().status == 200
+
+
+def test_rule_25_a_response_that_outlives_the_window_keeps_its_promise(serve):
+    """Begun before the stop, it says nothing of a close: the next request on its connection may be on
+    its way when it ends."""
+    server = serve("behaviour_stream:app", "--drain-idle", "1")
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)
+    connection.request("GET", "/stream?name=a&pieces=12&seconds=0.25")
+    response = connection.getresponse()
+    assert response.headers["Connection"] is None
+    server.process.send_signal(signal.SIGTERM)
+    response.read()
+    connection.request("GET", "/")
+    response = connection.getresponse()
+    assert (response.read(), response.headers["Connection"]) == (b"hello", "close")
+    assert server.wait() == 0

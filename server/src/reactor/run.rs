@@ -408,7 +408,8 @@ impl<I: Io> Reactor<I> {
             Phase::Emptying { .. } => false,
             Phase::Draining { idle_until } => {
                 if self.now >= idle_until {
-                    for token in self.slots.tokens(Session::is_done) {
+                    let now = self.now;
+                    for token in self.slots.tokens(|session| session.is_closable(now)) {
                         self.close(token);
                     }
                 }
@@ -514,9 +515,11 @@ impl<I: Io> Reactor<I> {
 
     /// Sets what the connection is watched for, and until when.
     pub(super) fn watch(&mut self, token: Token, watch: Watch) {
+        let draining = self.is_draining();
         let Some(session) = self.slots.of(token) else { return };
         let time = match watch {
             Watch::Nothing => None,
+            Watch::Idle if draining => Some(self.settings.drain_idle),
             Watch::Idle => Some(self.settings.keep_alive),
             Watch::Head => Some(self.settings.header_timeout),
             Watch::Body => Some(self.settings.body_timeout),

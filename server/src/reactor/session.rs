@@ -175,6 +175,9 @@ pub(crate) struct Session {
     pub(crate) peer_finished: bool,
     /// Not read: its budget is used up.
     pub(crate) paused: bool,
+    /// It became idle in a drain, after a response that promised to keep the connection: not closed
+    /// before this moment.
+    pub(crate) kept_until: Option<Instant>,
     pub(crate) watch: Watch,
     /// Of `watch`.
     pub(crate) timer: Timer,
@@ -203,6 +206,7 @@ impl Session {
             peer_finished: false,
             paused: false,
             watch: Watch::Nothing,
+            kept_until: None,
             timer: Timer::default(),
             send_timer: Timer::default(),
             response: Bytes::new(),
@@ -227,6 +231,11 @@ impl Session {
             State::Lingering(_) => true,
             State::Body(_) | State::Answering(_) | State::Closing => false,
         }
+    }
+
+    /// Whether it may be closed in a drain whose window for idle connections is over.
+    pub(crate) fn is_closable(&self, now: Instant) -> bool {
+        self.is_done() && self.kept_until.is_none_or(|moment| now >= moment)
     }
 
     /// Whether a complete request is being dealt with: what comes in meanwhile is the next one's.

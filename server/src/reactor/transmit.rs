@@ -288,7 +288,11 @@ impl<I: Io> Reactor<I> {
     /// The last byte of a response is the kernel's.
     fn complete_response(&mut self, token: Token, end: End) {
         self.log_access(token, end, false);
-        let over = self.idle_is_over();
+        // A response that was begun before the drain has promised to keep the connection: the next
+        // request may be on its way, and has the whole window too (RULES 25).
+        let window = self.settings.drain_idle;
+        let kept_until = (self.is_draining() && !window.is_zero()).then(|| self.now + window);
+        let over = self.idle_is_over() && kept_until.is_none();
         let Some(session) = self.slots.of(token) else { return };
         let own = matches!(session.state, State::Answering(Answer::Own));
         // A client that was sure of its connection may be sending the next request.
@@ -296,6 +300,7 @@ impl<I: Io> Reactor<I> {
         let unread = session.http.awaits_body() || unexpected;
         if session.http.response_complete(end.keep_alive && !own) {
             session.state = State::Head;
+            session.kept_until = kept_until;
             let waiting = !session.input.is_empty() || session.peer_finished;
             if waiting {
                 // Not from here: a thousand pipelined requests would be a thousand frames deep.
