@@ -291,3 +291,15 @@ def test_rule_25_a_delayed_stop_is_not_ready_and_serves_everything(serve, worker
     assert admin.ask("/live").status == 200
     assert server.get("/").body == b"GET hello"
     assert server.wait(20) == 0
+
+
+def test_whoever_holds_all_admin_connections_lets_them_go_before_a_probe_gives_up(serve):
+    """`--header-timeout` does not count there: 150 heads that never end, over twice the bound."""
+    server = serve("health:app", "--admin", "127.0.0.1:0", "--header-timeout", "3600")
+    admin = Admin(server)
+    held = [socket.create_connection(("127.0.0.1", admin.port), 30) for _ in range(150)]
+    for client in held:
+        client.sendall(b"GET /li")
+    assert admin.ask("/live").status == 200
+    for client in held:
+        client.close()

@@ -10,7 +10,7 @@ import threading
 import time
 
 import pytest
-from harness import Server, wait_until
+from harness import Server, read_to_end, wait_until
 
 
 def lines_of(serve, tmp_path, form, request=None, app="access_lines:app", args=(), **headers):
@@ -165,3 +165,17 @@ def test_rule_27_lines_of_the_server_name_their_process_in_json(io_kind):
     assert {(entry["process"], entry["pid"]) for entry in entries} == {("supervisor", server.pid)}
     (ready,) = [entry for entry in entries if "is ready" in entry["message"]]
     assert ready["worker_pid"] != server.pid and "worker" not in ready
+
+
+def test_an_interim_answer_is_not_the_response(serve, tmp_path):
+    file = tmp_path / "access.log"
+    form = "%(s)s %({x-view}o)s"
+    server = serve("access_lines:app", "--access-log", file, "--access-log-format", form)
+    with server.connect() as client:
+        client.sendall(b"POST / HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: 2\r\n"
+                       b"Expect: 100-continue\r\n\r\n")
+        assert client.recv(1000).startswith(b"HTTP/1.1 100 ")
+        client.sendall(b"ok")
+        assert b"201 Created" in read_to_end(client)
+    assert server.stop() == 0
+    assert file.read_text() == '201 a\\x20\\x22b\\x22\n'

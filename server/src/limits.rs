@@ -74,6 +74,11 @@ pub const SEND_FILE_BYTES_MAX: usize = 256 * 1024;
 /// **Unit**: connections. **Why**: a handful of probes and one scraper, several times over.
 pub const ADMIN_CONNECTIONS_MAX: usize = 64;
 
+/// For a whole request head there, and between two: who holds all of those connections without asking
+/// anything must not keep a probe from being answered before it gives up. **Why**: Kubernetes' probes
+/// wait for one second and fail for good at the third failure, ten seconds apart.
+pub const ADMIN_IDLE: std::time::Duration = std::time::Duration::from_secs(2);
+
 /// What is read of one dump of the application's stacks. **Unit**: bytes. **Why**: 100 threads with 25
 /// frames each; `faulthandler` stops at 100 of both.
 pub const STACKS_BYTES_MAX: usize = 256 * 1024;

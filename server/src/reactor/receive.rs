@@ -414,8 +414,9 @@ impl<I: Io> Reactor<I> {
         let Some(session) = self.slots.of(token) else { return };
         match session.watch {
             Watch::Nothing => {}
-            // A client that never began is not told anything.
-            Watch::Head if session.input.is_empty() => self.close(token),
+            // A client that never began is not told anything; nor is one that keeps probes out, which
+            // would be given time to read it.
+            Watch::Head if session.input.is_empty() || session.is_admin => self.close(token),
             Watch::Head => self.refuse(token, Violation::HeaderTimeout),
             Watch::Body => self.refuse(token, Violation::BodyTimeout),
             Watch::Idle | Watch::Linger => self.close(token),

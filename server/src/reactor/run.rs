@@ -519,6 +519,7 @@ impl<I: Io> Reactor<I> {
         let Some(session) = self.slots.of(token) else { return };
         let time = match watch {
             Watch::Nothing => None,
+            Watch::Idle | Watch::Head if session.is_admin => Some(limits::ADMIN_IDLE),
             Watch::Idle if draining => Some(self.settings.drain_idle),
             Watch::Idle => Some(self.settings.keep_alive),
             Watch::Head => Some(self.settings.header_timeout),

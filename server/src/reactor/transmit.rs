@@ -94,7 +94,9 @@ impl<I: Io> Reactor<I> {
         let wants_response =
             self.settings.access_log.as_ref().is_some_and(|sink| sink.wants_response());
         let Some(session) = self.slots.of(token) else { return };
-        if let Some(exchange) = session.exchange() {
+        // `100 Continue` is not the response.
+        let State::Answering(answer) = &session.state else { return };
+        if let Some(exchange) = answer.exchange() {
             exchange.mark_sent(now);
         }
         if wants_response && session.response.is_empty() {
