@@ -545,21 +545,32 @@ def dies(worker):
         os._exit(9)
 """
 
+# What the next worker says, and its end, the supervisor hears at the same time.
+HALT = """
+import signal
+SUPERVISOR = os.getppid()
+def halt():
+    if os.path.exists("dies"):
+        os.kill(SUPERVISOR, signal.SIGSTOP)
+"""
 
-def test_a_preloaded_worker_that_ends_at_once_is_known(serve_site, site):
-    """It says who it is and ends, and the supervisor hears both at the same time."""
-    (site.directory / "dying.py").write_text(DIES)
-    site.write("one", "os.register_at_fork(before=lambda: time.sleep(0.3))")
-    server = serve_site("--preload", "--on-worker-start", "dying:dies", workers=1)
-    (site.directory / "dies").touch()
-    server.process.send_signal(signal.SIGTTIN)
-    server.wait_for_log("SIGTTIN: the number of workers changed")
-    os.kill(server.pid, signal.SIGSTOP)
+
+def go_on_after_a_death(server, site):
+    """The supervisor has been halted; what it does then."""
     try:
         wait_until(lambda: dead_children(server), 20)
     finally:
         (site.directory / "dies").unlink()
         os.kill(server.pid, signal.SIGCONT)
+
+
+def test_a_preloaded_worker_that_ends_at_once_is_known(serve_site, site):
+    (site.directory / "dying.py").write_text(DIES)
+    site.write("one", HALT + "os.register_at_fork(before=halt)")
+    server = serve_site("--preload", "--on-worker-start", "dying:dies", workers=1)
+    (site.directory / "dies").touch()
+    server.process.send_signal(signal.SIGTTIN)
+    go_on_after_a_death(server, site)
     server.wait_for_log("worker 2 ended with code 9; another starts in 100ms")
     wait_until(lambda: len(server.worker_pids()) == 2, 20)
     assert "bug:" not in server.log()
@@ -571,21 +582,9 @@ def test_an_old_process_does_not_make_room_for_a_dead_one(serve_site, site, word
     server = serve_site("--on-worker-ready", "dying:dies", *words, workers=1)
     (old,) = server.worker_pids()
     (site.directory / "dies").touch()
-    site.write("two", "time.sleep(0.5)\n"
-               "os.register_at_fork(before=lambda: time.sleep(0.5))")
-    known = server.session_pids()
+    site.write("two", HALT + ("os.register_at_fork(before=halt)" if words else "halt()"))
     hup(server)
-    if words:
-        wait_for_count(server, "the template is ready", 2)
-    else:
-        server.wait_for_log("SIGHUP: a rolling restart begins")
-        wait_until(lambda: len(server.session_pids()) > len(known))
-    os.kill(server.pid, signal.SIGSTOP)
-    try:
-        wait_until(lambda: dead_children(server), 20)
-    finally:
-        (site.directory / "dies").unlink()
-        os.kill(server.pid, signal.SIGCONT)
+    go_on_after_a_death(server, site)
     server.wait_for_log("the rolling restart stopped: worker 1: the successor ended with code 9")
     assert server.get().json() == ["one", old]
     assert "bug:" not in server.log()
