@@ -38,6 +38,7 @@ def recycle():
 """
 
 COMPLETE = "the rolling restart is complete"
+HELD_BACK = "no fewer old processes drain than there are workers"
 ENV = {"PYTHONDONTWRITEBYTECODE": "1"}
 
 
@@ -510,11 +511,10 @@ def test_workers_that_hang_do_not_pile_up(serve_site):
     server = serve_site("--preload", "--request-timeout", "0.3", "--grace", "4", workers=1)
     for _ in range(6):
         assert server.get("/slow?60").status == 504
-    server.wait_for_log("1 old processes drain, no fewer than there are workers: the next worker is "
-                        r"replaced when one of them has ended, which --grace bounds \(4s\)")
+    server.wait_for_log(f"{HELD_BACK}: .* draining=1 grace=4s")
     # The supervisor, the template, who serves, its successor's middle and itself, who drains.
     assert most_processes(server, 1) <= 6
-    assert count(server, "old processes drain, no fewer") == 1
+    assert count(server, HELD_BACK) == 1
     wait_for_count(server, "the old process drains", 2)
     assert server.get().status == 200
 
@@ -531,7 +531,7 @@ def test_hup_again_and_again_waits_for_those_that_drain(serve_site):
         wait_for_count(server, "SIGHUP: a rolling restart begins", len(answers))
         if len(answers) == 1:
             wait_for_count(server, COMPLETE, 1)
-    server.wait_for_log("1 old processes drain, no fewer than there are workers")
+    server.wait_for_log(HELD_BACK)
     assert count(server, "the old process drains") == 1
     wait_for_count(server, COMPLETE, 2)
     assert [client.getresponse().status for client in answers] == [200, 200]

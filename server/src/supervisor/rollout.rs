@@ -119,10 +119,10 @@ impl Supervisor<'_> {
     fn say_if_held_back(&mut self, is_held_back: bool) {
         if is_held_back && !self.is_held_back {
             tracing::warn!(
-                "{} old processes drain, no fewer than there are workers: the next worker is replaced \
-                 when one of them has ended, which --grace bounds ({:?})",
-                self.roster.draining_count(),
-                self.generation.config.grace
+                draining = self.roster.draining_count(),
+                grace = ?self.generation.config.grace,
+                "no fewer old processes drain than there are workers: the next worker is replaced when \
+                 one of them has ended, which --grace bounds"
             );
         }
         self.is_held_back = is_held_back;
