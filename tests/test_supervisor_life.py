@@ -278,8 +278,9 @@ def test_rule_2_a_childs_terminate_ends_it(serve):
     assert server.get().json()["blocked"] == []
 
 
-def test_rule_2_python_handlers_run_while_the_server_is_idle(serve):
-    server = serve("life:app", env={"HANDLE_USR1": "1", "HANDLE_TERM": "1"})
+@pytest.mark.parametrize("words", [[], ["--preload"]])
+def test_rule_2_python_handlers_run_while_the_server_is_idle(serve, words):
+    server = serve("life:app", *words, env={"HANDLE_USR1": "1", "HANDLE_TERM": "1"})
     (pid,) = server.worker_pids()
     os.kill(pid, signal.SIGUSR1)
     wait_until(lambda: server.get().json()["signalled"] == [signal.SIGUSR1])

@@ -38,6 +38,7 @@ def recycle():
 """
 
 COMPLETE = "the rolling restart is complete"
+HELD_BACK = "no fewer old processes drain than there are workers"
 ENV = {"PYTHONDONTWRITEBYTECODE": "1"}
 
 
@@ -478,6 +479,153 @@ def test_a_worker_whose_thread_is_stuck_is_replaced(serve_site):
     assert server.get("/slow?60").status == 504
     server.wait_for_log("worker 1 is replaced: ")
     server.wait_for_log(f"worker 1: the old process drains pid={old}")
-    wait_until(lambda: server.worker_pids() and old not in server.worker_pids(), 20)
+    server.wait_for_log(f"worker 1: the old process ended .*pid={old}\\b")
     assert server.get().status == 200
+    assert server.stop() == 0
+
+
+def dead_children(server):
+    """Processes that have ended and that the supervisor has not collected."""
+    found = []
+    for file in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, parent = file.read_text().rpartition(")")[2].split()[:2]
+        except OSError:
+            continue
+        if state == "Z" and int(parent) == server.pid:
+            found.append(file.parent.name)
+    return found
+
+
+def most_processes(server, seconds):
+    """The most that were there at once, the supervisor and the template among them."""
+    most, end = 0, time.monotonic() + seconds
+    while time.monotonic() < end:
+        most = max(most, len(server.session_pids()))
+        time.sleep(0.02)
+    return most
+
+
+def test_workers_that_hang_do_not_pile_up(serve_site):
+    """Every one of them takes the whole grace to leave; only one does so beside the one that serves."""
+    server = serve_site("--preload", "--request-timeout", "0.3", "--grace", "4", workers=1)
+    for _ in range(6):
+        assert server.get("/slow?60").status == 504
+    server.wait_for_log(f"{HELD_BACK}: .* draining=1 grace=4s")
+    # The supervisor, the template, who serves, its successor's middle and itself, who drains.
+    assert most_processes(server, 1) <= 6
+    assert count(server, HELD_BACK) == 1
+    wait_for_count(server, "the old process drains", 2)
+    assert server.get().status == 200
+
+
+def test_hup_again_and_again_waits_for_those_that_drain(serve_site):
+    server = serve_site("--grace", "3", workers=1)
+    answers = []
+    for seconds in ("2.5", "2"):
+        client = http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)
+        client.request("GET", f"/slow?{seconds}")
+        answers.append(client)
+        time.sleep(0.2)
+        hup(server)
+        wait_for_count(server, "SIGHUP: a rolling restart begins", len(answers))
+        if len(answers) == 1:
+            wait_for_count(server, COMPLETE, 1)
+    server.wait_for_log(HELD_BACK)
+    assert count(server, "the old process drains") == 1
+    wait_for_count(server, COMPLETE, 2)
+    assert [client.getresponse().status for client in answers] == [200, 200]
+
+
+
+DIES = """
+import os
+def dies(worker):
+    if os.path.exists("dies"):
+        os._exit(9)
+"""
+
+# What the next worker says, and its end, the supervisor hears at the same time.
+HALT = """
+import signal
+SUPERVISOR = os.getppid()
+def halt():
+    if os.path.exists("dies"):
+        os.kill(SUPERVISOR, signal.SIGSTOP)
+"""
+
+
+def go_on_after_a_death(server, site):
+    """The supervisor has been halted; what it does then."""
+    try:
+        wait_until(lambda: dead_children(server), 20)
+    finally:
+        (site.directory / "dies").unlink()
+        os.kill(server.pid, signal.SIGCONT)
+
+
+def test_a_preloaded_worker_that_ends_at_once_is_known(serve_site, site):
+    (site.directory / "dying.py").write_text(DIES)
+    site.write("one", HALT + "os.register_at_fork(before=halt)")
+    server = serve_site("--preload", "--on-worker-start", "dying:dies", workers=1)
+    (site.directory / "dies").touch()
+    server.process.send_signal(signal.SIGTTIN)
+    go_on_after_a_death(server, site)
+    server.wait_for_log("worker 2 ended with code 9; another starts in 100ms")
+    wait_until(lambda: len(server.worker_pids()) == 2, 20)
+    assert "bug:" not in server.log()
+
+
+@pytest.mark.parametrize("words", [[], ["--preload"]])
+def test_an_old_process_does_not_make_room_for_a_dead_one(serve_site, site, words):
+    (site.directory / "dying.py").write_text(DIES)
+    server = serve_site("--on-worker-ready", "dying:dies", *words, workers=1)
+    (old,) = server.worker_pids()
+    (site.directory / "dies").touch()
+    site.write("two", HALT + ("os.register_at_fork(before=halt)" if words else "halt()"))
+    hup(server)
+    go_on_after_a_death(server, site)
+    server.wait_for_log("the rolling restart stopped: worker 1: the successor ended with code 9")
+    assert server.get().json() == ["one", old]
+    assert "bug:" not in server.log()
+
+
+@pytest.mark.parametrize("words", [[], ["--preload"]])
+def test_signals_meant_for_the_supervisor_stop_no_worker_that_starts(serve_site, site, words):
+    """`pkill -HUP` finds a process between its fork and its own handlers, too."""
+    site.write("two", "os.register_at_fork(after_in_child=lambda: time.sleep(0.3))")
+    server = serve_site(*words, workers=1)
+    hup(server)
+    for number in range(1, 4):
+        if number > 1:
+            hup(server)
+        while count(server, COMPLETE) < number and "rolling restart stopped" not in server.log():
+            for pid in server.session_pids():
+                if pid != server.pid:
+                    try:
+                        os.kill(pid, signal.SIGHUP)
+                    except ProcessLookupError:
+                        pass
+    assert "rolling restart stopped" not in server.log()
+    wait_for_version(server, "two")
+
+
+@pytest.mark.parametrize("hangs", ["import", "fork"])
+def test_who_is_waited_for_is_named(serve_site, site, hangs):
+    words = ["--preload"] if hangs == "fork" else []
+    server = serve_site(*words, workers=1)
+    if hangs == "fork":
+        site.write("two", "os.register_at_fork(after_in_child=lambda: time.sleep(600))")
+        sentence = (
+            "worker 1: the successor was ordered from the template 30s ago and has not said its process "
+            "id: does an at-fork hook of the application hang"
+        )
+    else:
+        site.write("two", "time.sleep(600)")
+        sentence = "worker 1: the successor is not ready 30s after its start: does the import"
+    hup(server)
+    server.wait_for_log(sentence, 60)
+    time.sleep(0.3)
+    assert count(server, "the rolling restart waits") == 1
+    assert server.get().json()[0] == "one"
     assert server.stop() == 0

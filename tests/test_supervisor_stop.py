@@ -105,6 +105,15 @@ def test_hup_in_a_stop_changes_nothing(serve):
     assert server.wait() == 0
 
 
+def test_a_worker_that_asks_for_a_successor_in_the_delay_is_not_said_to_get_one(serve):
+    server = serve("life:app", "--request-timeout", "0.5", "--shutdown-delay", "2", "--grace", "1")
+    server.process.terminate()
+    server.wait_for_log("/ready says 503 until the drain begins")
+    assert server.get("/slow?seconds=30").status == 504
+    assert server.wait() == 1, "its thread hangs"
+    assert "is replaced" not in server.log()
+
+
 def test_kill_9_of_the_supervisor_in_the_delay_drains(serve):
     server = serve("life:app", "--shutdown-delay", "60", "--drain-idle", "0", workers=2)
     server.process.send_signal(signal.SIGTERM)

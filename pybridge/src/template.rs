@@ -14,6 +14,7 @@ use hoopsnake_server::clock;
 use hoopsnake_server::log::{self, Role};
 use hoopsnake_server::supervisor::control::{ControlSocket, ForkOrder, Received, ToSupervisor};
 use hoopsnake_server::supervisor::{Fork, Host, WorkerSeed};
+use hoopsnake_server::sys::signals::SignalMask;
 use pyo3::prelude::*;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -45,6 +46,7 @@ pub(crate) fn run(py: Python<'_>, site: &Site<'_>, seed: WorkerSeed) -> u8 {
         &[libc::SIGTERM, libc::SIGINT],
         &worker::MEANT_FOR_THE_SUPERVISOR,
     );
+    seed.mask.restore();
     let loaded = match load(py, site, &seed) {
         Ok(loaded) => loaded,
         Err(code) => ending::exit_unready(py, code),
@@ -104,9 +106,9 @@ fn keep(py: Python<'_>, site: &Site<'_>, seed: WorkerSeed, loaded: Loaded<'_>) -
         match py.detach(|| wait_for_order(&seed.control)) {
             Received::Message((order, control)) => match fork_worker(py) {
                 Ok(None) => {}
-                Ok(Some(handover)) => {
+                Ok(Some((handover, mask))) => {
                     let cell = order.cell.and_then(|index| seed.board.worker_cell(index));
-                    let worker = WorkerSeed { number: order.number, control, cell, ..seed };
+                    let worker = WorkerSeed { number: order.number, control, cell, mask, ..seed };
                     // The template's own, of which no copy is to live on.
                     drop(seed.control);
                     return run_orphan(py, site, worker, loaded, handover);
@@ -127,8 +129,18 @@ fn wait_for_order(control: &ControlSocket) -> Received<(ForkOrder, ControlSocket
 }
 
 /// In the template: `None`, when the worker has become the supervisor's child. In the worker: what it
-/// waits for until then.
-fn fork_worker(py: Python<'_>) -> io::Result<Option<OwnedFd>> {
+/// waits for until then, and what to unblock when it handles signals. Hooks that the application has for
+/// forks run without signals: one that comes in between would end the worker.
+fn fork_worker(py: Python<'_>) -> io::Result<Option<(OwnedFd, SignalMask)>> {
+    let mask = SignalMask::block_all();
+    let forked = fork_twice(py);
+    if !matches!(forked, Ok(Some(_))) {
+        mask.restore();
+    }
+    Ok(forked?.map(|handover| (handover, mask)))
+}
+
+fn fork_twice(py: Python<'_>) -> io::Result<Option<OwnedFd>> {
     let (reader, writer) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
     match (PythonHost { py }).fork()? {
         Fork::Parent(number) => {

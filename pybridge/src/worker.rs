@@ -98,6 +98,7 @@ fn run_worker<'py>(
     }
     // Before the import: a Ctrl-C meanwhile prints no traceback, and SIGTERM drains right after it.
     let signals = watch_signals(py, &[libc::SIGTERM, libc::SIGINT], &MEANT_FOR_THE_SUPERVISOR);
+    seed.mask.restore();
     let machine = seed.machine.clone();
     let forked = Forked { parent: seed.parent, voice: seed.voice, cell: seed.cell };
     let prepared = prepare(py, site, seed.number, seed.listeners, &machine, Some(&forked), loaded);
@@ -176,7 +177,7 @@ fn own_signals(py: Python<'_>) -> &'static [libc::c_int] {
 pub(crate) const MEANT_FOR_THE_SUPERVISOR: [libc::c_int; 5] =
     [libc::SIGHUP, libc::SIGUSR1, libc::SIGUSR2, libc::SIGTTIN, libc::SIGTTOU];
 
-/// `absorbed` are counted and no more, unless the application handles them.
+/// `absorbed` are counted and no more, unless the application handles them, now or later.
 pub(crate) fn watch_signals(
     py: Python<'_>,
     numbers: &[libc::c_int],

@@ -143,3 +143,7 @@ pub const HEARTBEAT: std::time::Duration = std::time::Duration::from_millis(50);
 
 /// A worker that was silent for longer is not counted on: stopped, stuck or dead. **Source**: RULES 24.
 pub const HEARTBEAT_AGE_MAX: std::time::Duration = std::time::Duration::from_millis(100);
+
+/// A worker or a template that is not ready so long after its start is named in a warning. **Why**: long
+/// imports take a few seconds, and what waits for one that never ends says nothing else.
+pub const START_WARNING: std::time::Duration = std::time::Duration::from_secs(30);

@@ -9,6 +9,7 @@ use super::roster::{Leaving, Lost, Next, SETTLED_AFTER};
 use super::words::{describe, name_of};
 use super::{EXIT_NOT_LOADED, EXIT_NOT_LOADED_SILENT, Phase, Supervisor};
 use crate::clock;
+use crate::sys::process::ended_child;
 
 /// How a process ended.
 #[derive(Debug)]
@@ -32,18 +33,20 @@ impl End {
 }
 
 impl Supervisor<'_> {
-    /// Collects children that ended, ours and, as process 1, anybody's.
+    /// Collects children that ended, ours and, as process 1, anybody's. What a process said before its
+    /// end is heard first: who it is, and that it was ready.
     pub(super) fn reap(&mut self) {
-        loop {
-            match rustix::process::waitpid(None, WaitOptions::NOHANG) {
+        while let Some(pid) = ended_child() {
+            self.handle_messages();
+            match rustix::process::waitpid(Some(pid), WaitOptions::NOHANG) {
                 Ok(Some((pid, status))) => {
                     let found = self.processes().find(|process| process.pid == Some(pid));
                     if let Some(id) = found.map(|process| process.id) {
                         self.ended(id, &End::of(pid, status));
                     }
                 }
+                // It is looked at again.
                 Err(rustix::io::Errno::INTR) => {}
-                // ECHILD: nobody is left.
                 Ok(None) | Err(_) => return,
             }
         }

@@ -104,11 +104,11 @@ impl Supervisor<'_> {
                 self.generations_mut().for_each(|generation| generation.template = None);
                 drop(ours);
                 self.signals.restore();
-                mask.restore();
                 Ok(Some(WorkerSeed {
                     number: due.number,
                     control: theirs,
                     parent,
+                    mask,
                     voice: self.voice.clone(),
                     listeners: std::mem::take(&mut self.listeners.sockets),
                     cell: cell.as_ref().map(CellLease::worker_cell),
@@ -163,6 +163,7 @@ impl Supervisor<'_> {
             control,
             is_deaf: false,
             _cell: cell,
+            is_late: false,
             started: clock::now(),
             generation: due.generation,
         };

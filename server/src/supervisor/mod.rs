@@ -9,8 +9,8 @@
 //! | Starting, Serving | a worker ends | the same: another is due, later after short lives |
 //! | Starting, Serving | more short lives than `--respawn-max`, and no worker settled | Stopping, exit code 1 |
 //! | Serving | SIGHUP | Serving: a rolling restart, see `rollout` |
-//! | Starting | SIGTERM, SIGINT | Stopping |
-//! | Serving | SIGTERM, SIGINT | Delaying for `--shutdown-delay`: workers serve and say 503 to /ready |
+//! | Starting, Serving | SIGTERM, SIGINT, and workers serve | Delaying for `--shutdown-delay`: they serve on and say 503 to /ready |
+//! | Starting, Serving | SIGTERM, SIGINT, and no worker serves, or there is no delay | Stopping |
 //! | Delaying | the delay is over | Stopping: workers drain until the grace is over |
 //! | any | SIGQUIT, or a second SIGINT | Stopping, and everything is killed |
 //! | Delaying, Stopping | no process is left | the end |
@@ -23,6 +23,7 @@ pub mod control;
 mod ends;
 mod fork;
 mod kept;
+mod late;
 mod listen;
 mod pid_file;
 mod rollout;
@@ -37,7 +38,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Pid, Signal};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, WaitIdStatus, waitid};
 
 pub use listen::{Listeners, Sockets};
 pub use pid_file::PidFile;
@@ -52,7 +53,7 @@ use crate::error::Fault;
 use crate::limits;
 use crate::reactor::IoKind;
 use crate::sys::process::Parent;
-use crate::sys::signals::SignalWatch;
+use crate::sys::signals::{SignalMask, SignalWatch};
 use budget::Budget;
 use control::{ControlSocket, Received, ToSupervisor};
 use roster::{Process, Readiness, Roster, Worker};
@@ -63,6 +64,10 @@ pub const EXIT_NOT_LOADED: u8 = 3;
 
 /// The same, and another worker prints the reason.
 pub const EXIT_NOT_LOADED_SILENT: u8 = 4;
+
+/// Messages that are taken from one process at a look; the rest waits for the next. It says three in
+/// its whole life and asks for a successor now and then.
+const MESSAGES_PER_LOOK: usize = 64;
 
 /// A SIGINT this soon after the first is the same key stroke: a terminal signals the whole group, and
 /// a wrapper (`timeout`, a shell script) passes its own on.
@@ -129,6 +134,8 @@ pub struct WorkerSeed {
     pub control: ControlSocket,
     /// The supervisor: its end ends a worker that cannot look at `control` yet.
     pub parent: Parent,
+    /// What was not blocked before the fork; to be restored when the child has handlers of its own.
+    pub mask: SignalMask,
     /// Whoever takes it says why the application cannot be loaded.
     pub voice: Voice,
     /// Where to accept.
@@ -204,6 +211,8 @@ struct Supervisor<'run> {
     generation: Generation,
     /// What a rolling restart brings in.
     rollout: Option<rollout::Rollout>,
+    /// Too many old processes drain for another replacement, and that was said.
+    is_held_back: bool,
     /// SIGHUP came while the workers were starting.
     is_restart_wanted: bool,
     roster: Roster,
@@ -252,6 +261,7 @@ pub fn run(
         board_was_full: false,
         generation: Generation::new(1, Arc::clone(config), machine, now),
         rollout: None,
+        is_held_back: false,
         is_restart_wanted: false,
         roster: Roster::new(config.worker_count, 1, now),
         budget: Budget::default(),
@@ -323,7 +333,7 @@ impl Supervisor<'_> {
             Phase::Starting | Phase::Serving | Phase::Stopping => None,
         };
         let forks = self.forks().map(|fork| fork.moment).filter(|_| self.phase.is_up());
-        leaving.chain(phase).chain(forks).min()
+        leaving.chain(phase).chain(forks).chain(self.late_starts()).min()
     }
 
     /// The settings in force, and those that are being brought in.
@@ -337,6 +347,12 @@ impl Supervisor<'_> {
         std::iter::once(&mut self.generation).chain(next)
     }
 
+    /// The same to look at.
+    fn members(&self) -> impl Iterator<Item = &Worker> {
+        let templates = self.generations().filter_map(|generation| generation.template.as_ref());
+        self.roster.workers.iter().chain(templates)
+    }
+
     /// Every worker that is to be, and the templates.
     fn members_mut(&mut self) -> impl Iterator<Item = &mut Worker> {
         let next = self.rollout.as_mut().map(|rollout| &mut rollout.generation);
@@ -347,10 +363,8 @@ impl Supervisor<'_> {
     }
 
     fn processes(&self) -> impl Iterator<Item = &Process> {
-        let templates = self.generations().filter_map(|generation| generation.template.as_ref());
-        let members = self.roster.workers.iter().chain(templates);
         let leaving = self.roster.leaving.iter().map(|leaving| &leaving.process);
-        members.flat_map(Worker::processes).chain(leaving)
+        self.members().flat_map(Worker::processes).chain(leaving)
     }
 
     fn process_mut(&mut self, id: u64) -> Option<&mut Process> {
@@ -364,17 +378,30 @@ impl Supervisor<'_> {
         let talking = self.processes().filter(|process| !process.is_deaf);
         let ids: Vec<u64> = talking.map(|process| process.id).collect();
         for id in ids {
-            let Some(process) = self.process_mut(id) else { continue };
-            match process.control.receive() {
-                Received::Message(ToSupervisor::Born { pid }) => self.was_born(id, pid),
-                Received::Message(ToSupervisor::Ready { app }) => self.became_ready(id, app),
-                Received::Message(ToSupervisor::Recycle { reason }) => self.recycle(id, &reason),
-                Received::Closed if process.pid.is_none() => self.ended_unborn(id),
-                // Its end is seen by `reap`.
-                Received::Closed => process.is_deaf = true,
-                Received::Nothing => {}
-            }
+            let mut looks = 0..MESSAGES_PER_LOOK;
+            while looks.next().is_some() && self.handle_message(id) {}
         }
+    }
+
+    /// False: it says no more for now.
+    fn handle_message(&mut self, id: u64) -> bool {
+        let Some(process) = self.process_mut(id) else { return false };
+        match process.control.receive() {
+            Received::Message(ToSupervisor::Born { pid }) => self.was_born(id, pid),
+            Received::Message(ToSupervisor::Ready { app }) => self.became_ready(id, app),
+            Received::Message(ToSupervisor::Recycle { reason }) => self.recycle(id, &reason),
+            Received::Closed if process.pid.is_none() => {
+                self.ended_unborn(id);
+                return false;
+            }
+            Received::Closed => {
+                // Its end is seen by `reap`.
+                process.is_deaf = true;
+                return false;
+            }
+            Received::Nothing => return false,
+        }
+        true
     }
 
     /// A worker that the template forked says who it is. What is not a child of ours is not believed:
@@ -399,7 +426,16 @@ impl Supervisor<'_> {
         }
     }
 
+    fn successor_pid(&self, id: u64) -> Option<Pid> {
+        let mut successors = self.members().filter_map(Worker::successor);
+        successors.find(|successor| successor.id == id)?.pid
+    }
+
     fn became_ready(&mut self, id: u64, app: String) {
+        if self.successor_pid(id).is_some_and(has_ended) {
+            // The old process does not make room for a dead one. `reap` says how it ended.
+            return;
+        }
         let now = clock::now();
         let found = self.members_mut().find_map(|member| {
             let readiness = member.became_ready(id, now)?;
@@ -427,10 +463,19 @@ impl Supervisor<'_> {
 }
 
 fn is_child(pid: Pid) -> bool {
-    use rustix::process::{WaitId, WaitIdOptions, waitid};
-    // Looks and takes nothing: ECHILD is what is asked for.
+    // ECHILD is what is asked for.
+    look_at(pid).is_ok()
+}
+
+/// Whether this child has ended; it is still to be waited for.
+fn has_ended(pid: Pid) -> bool {
+    look_at(pid).is_ok_and(|status| status.is_some())
+}
+
+/// Takes nothing.
+fn look_at(pid: Pid) -> rustix::io::Result<Option<WaitIdStatus>> {
     let look = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
-    waitid(WaitId::Pid(pid), look).is_ok()
+    waitid(WaitId::Pid(pid), look)
 }
 
 fn kill(pid: Pid) {

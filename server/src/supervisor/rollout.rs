@@ -5,6 +5,7 @@
 //! | none | SIGHUP, and the configuration can be read | the template starts, if there is to be one |
 //! | none | SIGHUP, and the configuration is broken | none, nothing was changed |
 //! | waits for its template | it is ready | number 1 gets a successor |
+//! | begins a number | as many processes drain as there are workers | the same, until one has ended |
 //! | waits for a successor | it is ready | the old process drains, the next number gets a successor |
 //! | waits for a successor | every number has the new settings | none; numbers too many drain |
 //! | waits | what it waits for ended | none; the old settings stay in force |
@@ -94,21 +95,37 @@ impl Supervisor<'_> {
         if std::mem::take(&mut self.is_restart_wanted) {
             self.begin_rollout();
         }
-        let now = clock::now();
+        let progress = self.renew_next(clock::now());
+        self.say_if_held_back(progress == Progress::HeldBack);
+        if progress == Progress::Complete {
+            self.finish_rollout();
+        }
+    }
+
+    fn renew_next(&mut self, now: Instant) -> Progress {
         let Some(Rollout { generation, .. }) = &self.rollout else {
-            self.roster.recycle_next(now);
-            return;
+            return self.roster.recycle_next(now);
         };
         if !generation.is_forkable() {
-            return;
+            return Progress::Waits;
         }
         let (progress, outdated) = self.roster.advance(generation.id, generation.worker_count, now);
         if let Some((number, process)) = outdated {
             self.dismiss(number, process);
         }
-        if progress == Progress::Complete {
-            self.finish_rollout();
+        progress
+    }
+
+    fn say_if_held_back(&mut self, is_held_back: bool) {
+        if is_held_back && !self.is_held_back {
+            tracing::warn!(
+                draining = self.roster.draining_count(),
+                grace = ?self.generation.config.grace,
+                "no fewer old processes drain than there are workers: the next worker is replaced when \
+                 one of them has ended, which --grace bounds"
+            );
         }
+        self.is_held_back = is_held_back;
     }
 
     fn finish_rollout(&mut self) {
@@ -189,6 +206,10 @@ impl Supervisor<'_> {
 
     /// A worker asks for a successor.
     pub(super) fn recycle(&mut self, id: u64, reason: &str) {
+        if !self.phase.is_up() {
+            // It drains soon, and nobody takes its place.
+            return;
+        }
         for worker in &mut self.roster.workers {
             if let Standing::Serving(running) | Standing::Renewing(running, _) =
                 &mut worker.standing

@@ -20,6 +20,7 @@ use rustix::process::Pid;
 
 use super::control::ControlSocket;
 use crate::board::CellLease;
+use crate::limits;
 
 /// A worker that was ready for less is a failure, and the next one waits.
 pub(super) const SETTLED_AFTER: Duration = Duration::from_secs(10);
@@ -46,6 +47,8 @@ pub(super) struct Process {
     /// were taken.
     pub(super) _cell: Option<CellLease>,
     pub(super) started: Instant,
+    /// It has been starting for long, and that was said.
+    pub(super) is_late: bool,
     /// Which settings it was forked with.
     pub(super) generation: u32,
 }
@@ -173,6 +176,43 @@ impl Worker {
             Standing::Serving(running) | Standing::Renewing(running, _) => Some(running),
             Standing::Due(_) | Standing::Starting(_) => None,
         }
+    }
+
+    /// The process that is being started.
+    pub(super) fn starting(&self) -> Option<&Process> {
+        match &self.standing {
+            Standing::Starting(process) | Standing::Renewing(_, Successor::Starting(process)) => {
+                Some(process)
+            }
+            Standing::Due(_) | Standing::Serving(_) | Standing::Renewing(_, Successor::Due(_)) => {
+                None
+            }
+        }
+    }
+
+    /// The process that is being started while another serves.
+    pub(super) fn successor(&self) -> Option<&Process> {
+        self.starting().filter(|_| self.running().is_some())
+    }
+
+    /// When the process that is being started will have taken long; `None`: there is none, or
+    /// [`Self::is_late`] has said it.
+    pub(super) fn late_at(&self) -> Option<Instant> {
+        let process = self.starting().filter(|process| !process.is_late)?;
+        Some(process.started + limits::START_WARNING)
+    }
+
+    /// Whether the process that is being started has taken long; of each process once.
+    pub(super) fn is_late(&mut self, now: Instant) -> bool {
+        if self.late_at().is_none_or(|moment| now < moment) {
+            return false;
+        }
+        let starting = self.starting().map(|process| process.id);
+        let mut processes = self.processes_mut();
+        if let Some(process) = processes.find(|process| Some(process.id) == starting) {
+            process.is_late = true;
+        }
+        true
     }
 
     /// Whether a process serves and has done so for long enough.
@@ -329,6 +369,8 @@ pub(super) struct Roster {
 pub(super) enum Progress {
     /// It waits for a process to become ready, or to end.
     Waits,
+    /// It waits for one of those that drain to end: there are as many as workers.
+    HeldBack,
     /// Every number runs the new settings.
     Complete,
 }
@@ -366,6 +408,17 @@ impl Roster {
         running.filter(|running| running.process.generation == generation).count()
     }
 
+    /// How many processes drain.
+    pub(super) fn draining_count(&self) -> usize {
+        self.leaving.iter().filter(|leaving| leaving.was_ready).count()
+    }
+
+    /// Whether no more processes are to be replaced now: a process that does not end before its grace
+    /// is over (a thread hangs) would stay beside ever more of its kind.
+    fn is_crowded(&self) -> bool {
+        self.draining_count() >= self.workers.len().max(1)
+    }
+
     /// Takes a rolling restart one step on: one number after another gets a successor, numbers that
     /// are new come last. Returns what is being started with older settings, which is to be killed.
     pub(super) fn advance(
@@ -374,6 +427,7 @@ impl Roster {
         count: usize,
         now: Instant,
     ) -> (Progress, Option<(usize, Process)>) {
+        let is_crowded = self.is_crowded();
         for number in 1..=count {
             let Some(worker) = self.worker(number) else {
                 self.workers.push(Worker::new(number, generation, now));
@@ -391,6 +445,14 @@ impl Roster {
                     worker.generation = generation;
                     worker.standing = Standing::Due(now);
                 }
+                // So does the successor of one that asked for it.
+                Standing::Renewing(..) if worker.generation != generation => {
+                    worker.generation = generation;
+                    let outdated = worker.give_up_start(now);
+                    worker.renew(now);
+                    return (Progress::Waits, outdated.map(|process| (number, process)));
+                }
+                Standing::Serving(_) if is_crowded => return (Progress::HeldBack, None),
                 Standing::Serving(_) => {
                     worker.generation = generation;
                     worker.renew(now);
@@ -420,15 +482,23 @@ impl Roster {
         given_up
     }
 
-    /// The first worker that asked for a successor gets one due, if no other is being renewed.
-    pub(super) fn recycle_next(&mut self, now: Instant) {
+    /// The first worker that asked for a successor gets one due, if no other is being renewed and not
+    /// too many drain.
+    pub(super) fn recycle_next(&mut self, now: Instant) -> Progress {
+        let is_crowded = self.is_crowded();
         let is_busy =
             self.workers.iter().any(|worker| matches!(worker.standing, Standing::Renewing(..)));
         let asks =
             |worker: &&mut Worker| worker.running().is_some_and(|running| running.is_recycled);
-        if !is_busy && let Some(worker) = self.workers.iter_mut().find(asks) {
-            worker.renew(now);
+        if is_busy {
+            return Progress::Waits;
         }
+        match self.workers.iter_mut().find(asks) {
+            Some(_) if is_crowded => return Progress::HeldBack,
+            Some(worker) => worker.renew(now),
+            None => {}
+        }
+        Progress::Waits
     }
 
     /// Takes the numbers above `count` out, in descending order.

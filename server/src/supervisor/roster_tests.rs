@@ -11,7 +11,16 @@ fn process(generation: u32, now: Instant) -> Process {
     let (control, _) = ControlSocket::pair().unwrap();
     let id = COUNT.fetch_add(1, Ordering::Relaxed);
     let pid = Pid::from_raw(1);
-    Process { id, pid, control, is_deaf: false, _cell: None, started: now, generation }
+    Process {
+        id,
+        pid,
+        control,
+        is_deaf: false,
+        _cell: None,
+        started: now,
+        is_late: false,
+        generation,
+    }
 }
 
 /// Forks what is due with the settings that it is to get; the process's id.
@@ -242,6 +251,93 @@ fn workers_that_ask_for_a_successor_get_one_one_at_a_time() {
     assert!(matches!(roster.workers[1].became_ready(id, now), Some(Readiness::Succeeds(_))));
     roster.recycle_next(now);
     assert_eq!(letters(&roster), "VVr");
+}
+
+fn drain(roster: &mut Roster, now: Instant) {
+    let process = process(OLD, now);
+    roster.leaving.push(Leaving { number: 1, process, was_ready: true, deadline: Some(now) });
+}
+
+#[test]
+fn no_more_processes_drain_than_there_are_workers() {
+    let now = clock::now();
+    let mut roster = serving(2, now);
+    let Standing::Serving(running) = &mut roster.workers[0].standing else { panic!() };
+    running.is_recycled = true;
+    for _ in 0..2 {
+        drain(&mut roster, now);
+        // Killed before it was ready: it is gone in a moment.
+        let process = process(OLD, now);
+        roster.leaving.push(Leaving { number: 1, process, was_ready: false, deadline: None });
+    }
+    assert_eq!(roster.recycle_next(now), Progress::HeldBack);
+    assert_eq!(roster.advance(NEW, 3, now).0, Progress::HeldBack);
+    assert_eq!((letters(&roster).as_str(), roster.draining_count()), ("VV", 2));
+    roster.leaving.remove(0);
+    assert_eq!(roster.advance(NEW, 3, now).0, Progress::Waits);
+    assert_eq!(letters(&roster), "rV");
+    roster.retreat(OLD, now);
+    assert_eq!(roster.recycle_next(now), Progress::Waits);
+    assert_eq!(letters(&roster), "rV");
+    drain(&mut roster, now);
+    assert_eq!(roster.recycle_next(now), Progress::Waits, "what has begun goes on");
+}
+
+#[test]
+fn what_drains_holds_back_neither_a_first_process_nor_a_new_number() {
+    let now = clock::now();
+    let mut roster = serving(1, now);
+    drain(&mut roster, now);
+    let id = roster.workers[0].processes().next().unwrap().id;
+    roster.workers[0].lost(id, now);
+    assert_eq!(roster.advance(NEW, 2, now).0, Progress::Waits);
+    fork_ready(&mut roster.workers[0], now);
+    assert_eq!(roster.advance(NEW, 2, now).0, Progress::Waits);
+    assert_eq!(letters(&roster), "VD");
+}
+
+#[test]
+fn a_rolling_restart_cures_a_successor_that_fails_under_the_old_settings() {
+    let now = clock::now();
+    for is_starting in [false, true] {
+        let mut roster = serving(1, now);
+        let Standing::Serving(running) = &mut roster.workers[0].standing else { panic!() };
+        running.is_recycled = true;
+        roster.recycle_next(now);
+        let mut id = fork(&mut roster.workers[0], now);
+        roster.workers[0].lost(id, now);
+        assert_eq!(roster.workers[0].due(), Some(now + DELAY_MIN), "the premise");
+        if is_starting {
+            id = fork(&mut roster.workers[0], now + DELAY_MIN);
+        }
+        let (progress, outdated) = roster.advance(NEW, 1, now);
+        assert_eq!(progress, Progress::Waits);
+        let expected = is_starting.then_some((1, id));
+        assert_eq!(outdated.map(|(number, process)| (number, process.id)), expected);
+        assert_eq!((letters(&roster).as_str(), roster.workers[0].due()), ("r", Some(now)));
+        fork_ready(&mut roster.workers[0], now);
+        assert_eq!(roster.advance(NEW, 1, now).0, Progress::Complete);
+        assert_eq!(roster.serving_count(NEW), 1);
+    }
+}
+
+#[test]
+fn a_start_that_takes_long_is_late_once() {
+    let now = clock::now();
+    let later = now + limits::START_WARNING;
+    let mut roster = serving(1, now);
+    let worker = &mut roster.workers[0];
+    assert!(worker.late_at().is_none() && !worker.is_late(later), "it serves");
+    worker.renew(now);
+    assert!(!worker.is_late(later), "it is not forked yet");
+    for start in [now, later] {
+        let late = start + limits::START_WARNING;
+        let id = fork(worker, start);
+        assert_eq!(worker.late_at(), Some(late));
+        assert!(!worker.is_late(late - DELAY_MIN) && worker.is_late(late) && !worker.is_late(late));
+        assert_eq!(worker.late_at(), None);
+        worker.lost(id, start);
+    }
 }
 
 #[test]

@@ -119,6 +119,7 @@ impl Supervisor<'_> {
             self.drain_all();
         }
         self.kill_leaving("the grace is over", Some(now));
+        self.say_who_is_late(now);
     }
 
     /// Kills the processes that were to end by this moment; `None`: all of them. Each once.

@@ -6,7 +6,8 @@ use rustix::process::{Pid, Resource, Rlimit, Signal};
 
 /// Signals that a fault of the thread itself raises. Blocked, the kernel would kill the process
 /// without running a handler, and `faulthandler` could not print its trace.
-const FAULTS: [libc::c_int; 4] = [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL];
+pub(super) const FAULTS: [libc::c_int; 4] =
+    [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL];
 
 /// Blocks every signal but the faults in the calling thread. Only the reactor's thread does so: a
 /// mask is inherited by every child process of the thread that has it. **Source**: RULES 2.
@@ -74,6 +75,25 @@ impl Parent {
         // No signal is always a valid one.
         let _ = rustix::process::set_parent_process_death_signal(None);
     }
+}
+
+/// A child that has ended and is still to be waited for; `None`: there is none.
+#[must_use]
+pub fn ended_child() -> Option<Pid> {
+    let mut info = std::mem::MaybeUninit::<libc::siginfo_t>::zeroed();
+    let look = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
+    // SAFETY: I7.
+    while unsafe { libc::waitid(libc::P_ALL, 0, info.as_mut_ptr(), look) } != 0 {
+        // ECHILD: there are no children.
+        if io::Error::last_os_error().kind() != io::ErrorKind::Interrupted {
+            return None;
+        }
+    }
+    // SAFETY: I7: all-zero is a valid siginfo, which the call fills, or leaves as it is where no child
+    // has ended.
+    let info = unsafe { info.assume_init() };
+    // SAFETY: I7: waitid fills this field of the union; where no child has ended it is 0.
+    Pid::from_raw(unsafe { info.si_pid() })
 }
 
 /// Names the calling thread for `top -H` and debuggers; the kernel keeps 15 bytes of it.

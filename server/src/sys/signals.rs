@@ -57,14 +57,18 @@ impl SignalWatch {
         Ok(watch)
     }
 
-    /// Counts these signals too, until the application has a handler of its own.
+    /// Counts these signals too, as far as nobody handles or ignores them, and until the application
+    /// has a handler of its own. A handler of ours that was inherited counts as none.
     ///
     /// # Errors
     /// A signal that cannot be handled.
     pub fn absorb(&mut self, signals: &[c_int]) -> io::Result<()> {
         for &signal in signals {
-            let previous = set_handler(signal, &counting_handler())?;
-            self.absorbed.push((signal, previous));
+            let handler = Handled::find(signal)?.handler;
+            if handler == libc::SIG_DFL || handler == counting_handler().0.sa_sigaction {
+                let previous = set_handler(signal, &counting_handler())?;
+                self.absorbed.push((signal, previous));
+            }
         }
         Ok(())
     }
@@ -216,13 +220,17 @@ impl std::fmt::Debug for SignalMask {
 }
 
 impl SignalMask {
-    /// Blocks every signal in the calling thread, and in the process that it forks: none arrives
-    /// between the fork and the child's own handlers.
+    /// Blocks every signal but a thread's own faults in the calling thread, and in the process that it
+    /// forks: none arrives between the fork and the child's own handlers.
     #[must_use]
     pub fn block_all() -> Self {
         let mut all = MaybeUninit::<libc::sigset_t>::uninit();
         // SAFETY: I7: the call fills it and cannot fail.
         unsafe { libc::sigfillset(all.as_mut_ptr()) };
+        for signal in super::process::FAULTS {
+            // SAFETY: I7: filled above.
+            unsafe { libc::sigdelset(all.as_mut_ptr(), signal) };
+        }
         let mut old = MaybeUninit::<libc::sigset_t>::uninit();
         // SAFETY: I7: with a valid `how` the call cannot fail and fills `old`.
         unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), old.as_mut_ptr()) };
@@ -259,5 +267,21 @@ mod tests {
         assert_eq!(watch.take(libc::SIGUSR2), 1);
         watch.assert_again().expect("again");
         watch.restore();
+    }
+
+    #[test]
+    fn a_signal_that_somebody_handles_is_not_absorbed() {
+        extern "C" fn theirs(_: c_int) {}
+        let theirs = disposition(theirs as extern "C" fn(c_int) as libc::sighandler_t);
+        let (taken, inherited, free) = (libc::SIGTTIN, libc::SIGTTOU, libc::SIGWINCH);
+        set_handler(taken, &theirs).expect("a handler");
+        set_handler(inherited, &counting_handler()).expect("a handler");
+        let wake = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC);
+        let wake = std::mem::ManuallyDrop::new(wake.expect("a descriptor"));
+        let mut watch = SignalWatch { wake, previous: Vec::new(), absorbed: Vec::new() };
+        watch.absorb(&[taken, inherited, free]).expect("handlers");
+        let absorbed: Vec<_> = watch.absorbed.iter().map(|(signal, _)| *signal).collect();
+        assert_eq!(absorbed, [inherited, free]);
+        assert_eq!(Handled::find(taken).expect("it").handler, theirs.0.sa_sigaction);
     }
 }
