@@ -198,6 +198,7 @@ def test_rule_27_lines_of_two_workers_are_whole_in_a_pipe_that_is_read_slowly(se
         thread.start()
     for thread in threads:
         thread.join()
+    wait_until(lambda: received.count(b"\n") >= 8 * 40 * 16, 60, "every line")
     assert server.stop() == 0
     slow.join()
     os.close(reader)
