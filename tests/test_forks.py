@@ -7,7 +7,7 @@ import signal
 import time
 
 import pytest
-from harness import read_to_end, wait_until
+from harness import process_is_alive, read_to_end, wait_until
 
 
 @pytest.fixture
@@ -67,4 +67,28 @@ def test_multiprocessing_works_in_a_view(serve):
     server = serve("forks:app")
     for _ in range(3):
         assert server.get("/multiprocessing").body == b"done"
+    assert server.stop() == 0
+
+
+@pytest.mark.parametrize("flags", [(), ("--preload",), ("--single-process",)],
+                         ids=["worker", "template", "single"])
+def test_a_child_that_the_import_made_keeps_no_port(serve, flags):
+    server = serve("forks_at_import:app", *flags, "--drain-idle", "0")
+    child = int(server.get().body)
+    try:
+        assert server.stop() == 0
+        os.kill(child, 0)
+        with pytest.raises(ConnectionRefusedError):
+            server.connect().close()
+    finally:
+        os.kill(child, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("flags", [(), ("--preload",)], ids=["worker", "template"])
+def test_a_child_that_leaves_the_import_ends_and_the_parent_serves(serve, flags):
+    server = serve("forks_at_import:app", *flags, env={"RETURN": "1"})
+    child = int(server.get().body)
+    server.wait_for_log(f"process {child} was forked by the application and returned from it")
+    wait_until(lambda: not process_is_alive(child), what="the child's end")
+    assert server.get().status == 200
     assert server.stop() == 0

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import re
+import signal
 import subprocess
 import sys
 import time
 
 import pytest
-from harness import APPS, COMMAND, wait_until
+from harness import APPS, COMMAND, process_is_alive, wait_until
 
 HOOKS = ("--on-worker-start", "hooks:start", "--on-worker-ready", "hooks:ready",
          "--on-worker-exit", "hooks:exit")
@@ -93,6 +96,57 @@ def test_rule_29_an_exit_hook_that_hangs_is_cut_by_the_grace(serve):
     assert server.stop() == 1
     assert time.monotonic() - start < 15
     assert "in hang" in server.log(), "Python's watchdog shows where it was"
+
+
+@pytest.fixture(params=["hook", "handler"])
+def hung(serve, notes, request):
+    """A server whose worker's main thread does not come back, from the ready hook or from a handler of
+    a signal, and that worker."""
+    hook = {"hook": ("--on-worker-ready", "hooks:hang"),
+            "handler": ("--on-worker-start", "hooks:hang_at_alarm")}[request.param]
+    server = serve("hello", *hook, "--grace", "4", "--drain-idle", "0",
+                   env={"HOOK_FILE": str(notes)})
+    (worker,) = server.worker_pids()
+    if request.param == "handler":
+        os.kill(worker, signal.SIGALRM)
+    wait_until(lambda: notes.exists() and "hangs" in notes.read_text(), what="it hangs")
+    assert server.get().status == 200
+    return server, worker
+
+
+def test_rule_2_a_main_thread_that_hangs_does_not_keep_a_worker_from_its_drain(hung):
+    server, _ = hung
+    assert server.stop() == 1
+    assert "the main thread has not come back" in server.log()
+    assert "is killed" not in server.log(), "the worker ended by itself"
+
+
+def test_rule_2_a_main_thread_that_hangs_does_not_let_a_worker_outlive_its_supervisor(hung):
+    server, worker = hung
+    os.kill(server.pid, signal.SIGKILL)
+    server.wait()
+    server_log = r"the supervisor is gone; this worker drains and ends"
+    wait_until(lambda: re.search(server_log, server.log()), what="the worker has seen it")
+    wait_until(lambda: not process_is_alive(worker), 20, "the worker's end")
+    with pytest.raises(ConnectionRefusedError):
+        server.connect().close()
+
+
+def test_rule_4_last_lines_that_nobody_reads_do_not_end_a_worker_as_a_hook_that_hangs(serve):
+    """The hook returns half a second before the worker is to be gone, and a full pipe of the access
+    log is waited for no longer than that."""
+    reader, writer = os.pipe()
+    fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 4096)
+    try:
+        server = serve("hello", "--access-log", "-", "--on-worker-exit", "hooks:linger", "--grace",
+                       "6", "--drain-idle", "0", env={"LINGER_SECONDS": "4.8"}, stdout=writer)
+        for _ in range(100):
+            assert server.get().status == 200
+        assert server.stop() == 0, server.log()
+        assert "Timeout (" not in server.log() and "is killed" not in server.log()
+    finally:
+        os.close(reader)
+        os.close(writer)
 
 
 def test_doctor_applies_the_log_configuration_and_says_that_hooks_were_not_called(tmp_path):

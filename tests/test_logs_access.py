@@ -179,3 +179,43 @@ def test_an_interim_answer_is_not_the_response(serve, tmp_path):
         assert b"201 Created" in read_to_end(client)
     assert server.stop() == 0
     assert file.read_text() == '201 a\\x20\\x22b\\x22\n'
+
+def test_rule_27_lines_of_two_workers_are_whole_in_a_pipe_that_is_read_slowly(serve):
+    reader, writer = os.pipe()
+    server = serve("hello", "--access-log", "-", "--access-log-format", "json", "--grace", "3",
+                   workers=2, stdout=writer)
+    os.close(writer)
+    received = bytearray()
+
+    def read_slowly():
+        while chunk := os.read(reader, 8192):
+            received.extend(chunk)
+            time.sleep(0.01)
+
+    quoted = b'"' * 3000
+    long = b"GET / HTTP/1.1\r\nHost: a\r\nUser-Agent: " + quoted + b"\r\nReferer: " + quoted
+    short = b"GET /" + b"x" * 200 + b" HTTP/1.1\r\nHost: a"
+    requests = b"".join((*[short + b"\r\n\r\n"] * 15, long + b"\r\n\r\n"))
+
+    def load():
+        with server.connect(30) as client:
+            for _ in range(40):
+                client.sendall(requests)
+                count = 0
+                while count < 16:
+                    count += client.recv(65536).count(b"HTTP/1.1 200")
+
+    threads = [threading.Thread(target=load) for _ in range(8)]
+    slow = threading.Thread(target=read_slowly)
+    for thread in (slow, *threads):
+        thread.start()
+    for thread in threads:
+        thread.join()
+    wait_until(lambda: received.count(b"\n") >= 8 * 40 * 16, 60, "every line")
+    assert server.stop() == 0
+    slow.join()
+    os.close(reader)
+    lines = received.splitlines(keepends=True)
+    assert len(lines) == 8 * 40 * 16 and max(map(len, lines)) <= 4096
+    agents = {json.loads(line)["agent"] for line in lines}
+    assert len(agents) == 2, "a value is cut, and its line whole"

@@ -80,6 +80,37 @@ def test_kill_9_of_the_supervisor_leaves_no_process_and_no_port(serve):
         pass
 
 
+def test_a_server_that_drains_leaves_the_unix_socket_of_its_successor(serve, tmp_path):
+    path = tmp_path / "server.sock"
+
+    def connected():
+        client = socket.socket(socket.AF_UNIX)
+        client.settimeout(10)
+        client.connect(str(path))
+        return client
+
+    def is_refused():
+        try:
+            connected().close()
+        except ConnectionRefusedError:
+            return True
+        return False
+
+    first = serve("life:app", bind=f"unix:{path}")
+    with connected() as client:
+        client.sendall(b"GET /slow?seconds=4 HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+        time.sleep(0.3)
+        first.process.terminate()
+        wait_until(is_refused, what="the first has closed its listeners")
+        second = serve("life:app", bind=f"unix:{path}")
+        assert first.process.poll() is None, "the first ended before the second was there"
+        assert client.recv(4096).startswith(b"HTTP/1.1 200")
+    assert first.wait() == 0
+    connected().close()
+    assert second.stop() == 0
+    assert not path.exists(), "its own it takes away"
+
+
 @pytest.mark.parametrize("other_group", [False, True])
 def test_kill_9_of_the_supervisor_ends_workers_that_are_importing(serve, other_group):
     """Another group makes the kernel forget the parent once more; only root may take one."""

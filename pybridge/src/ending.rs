@@ -14,6 +14,10 @@ use crate::worker::Serving;
 /// Of the grace, what is kept for exit hooks and flushing after the threads were given up.
 pub(crate) const HOOKS_WAIT_MIN: Duration = Duration::from_millis(500);
 
+/// For a log's last lines when the grace is over: what a reader that reads needs to take them. **Why**: two
+/// logs within the tenth of the grace that the supervisor waits longer.
+const FLUSH_WAIT_MIN: Duration = Duration::from_millis(50);
+
 /// What idle threads need to leave when the grace went by with a busy one.
 const IDLE_THREADS_WAIT: Duration = Duration::from_millis(200);
 
@@ -42,20 +46,26 @@ pub(crate) fn end_after<T>(
     last();
     run_exit_hooks(py, &serving, ended.drain.deadline.max(clock::now() + HOOKS_WAIT_MIN));
     if let Some(access_log) = &serving.access_log {
-        access_log.flush();
+        py.detach(|| access_log.flush(flush_patience(ended.drain.deadline)));
     }
-    exit(py, u8::from(!is_clean))
+    exit(py, u8::from(!is_clean), flush_patience(ended.drain.deadline))
+}
+
+/// How long one log may be flushed by a worker that is to be gone at this moment.
+pub(crate) fn flush_patience(deadline: Instant) -> Duration {
+    let left = deadline.saturating_duration_since(clock::now());
+    left.clamp(FLUSH_WAIT_MIN, log::FLUSH_WAIT_MAX)
 }
 
 /// Ends a worker that was never ready; the reason is printed.
 pub(crate) fn exit_unready<T>(py: Python<'_>, code: u8) -> T {
     flush_python(py);
-    exit(py, code)
+    exit(py, code, log::FLUSH_WAIT_MAX)
 }
 
 /// Ends a process that shares its buffers with the one it was forked from: nothing is flushed.
 pub(crate) fn exit_at_once<T>(py: Python<'_>, code: u8) -> T {
-    exit(py, code)
+    exit(py, code, log::FLUSH_WAIT_MAX)
 }
 
 /// Waits for the pool's threads; returns the indexes of those that did not leave in time.
@@ -126,6 +136,11 @@ fn run_exit_hooks(py: Python<'_>, serving: &Serving<'_>, deadline: Instant) {
         }
     }
     flush_python(py);
+    // It does not end a process whose hooks have returned and which writes its last lines. An error:
+    // it was never started.
+    let _ = py
+        .import("faulthandler")
+        .and_then(|faulthandler| faulthandler.call_method0("cancel_dump_traceback_later"));
 }
 
 fn start_watchdog(py: Python<'_>, deadline: Instant) -> PyResult<()> {
@@ -155,8 +170,8 @@ fn flush_python(py: Python<'_>) {
 }
 
 /// Ends the process here and now. The log's lines are written first.
-fn exit<T>(py: Python<'_>, code: u8) -> T {
-    py.detach(log::flush);
+fn exit<T>(py: Python<'_>, code: u8, patience: Duration) -> T {
+    py.detach(|| log::flush(patience));
     // Does not return; if `os` is broken there is no way to go on either.
     let _ = py.import("os").and_then(|os| os.call_method1("_exit", (code,)));
     std::process::abort()

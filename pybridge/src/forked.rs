@@ -1,12 +1,27 @@
 //! Children that the application forks: they keep nothing of the worker, and never serve.
 
+use std::cell::Cell;
+
 use hoopsnake_server::sys::held;
 use pyo3::exceptions::PySystemExit;
 use pyo3::prelude::*;
 
 use crate::stacks;
 
-/// Registers what every `os.fork()` of this worker does in the child (`multiprocessing` forks by it).
+thread_local! {
+    /// The fork under way makes a worker, which is to keep what there is.
+    static IS_OURS: Cell<bool> = const { Cell::new(false) };
+}
+
+/// A fork in here is none of the application's.
+pub(crate) fn as_ours<T>(fork: impl FnOnce() -> T) -> T {
+    let before = IS_OURS.replace(true);
+    let result = fork();
+    IS_OURS.set(before);
+    result
+}
+
+/// Registers what every `os.fork()` of this process and of those that it forks does in the child (`multiprocessing` forks by it).
 ///
 /// # Errors
 /// `os` is not what it should be.
@@ -19,13 +34,16 @@ pub(crate) fn watch_forks(py: Python<'_>) -> PyResult<()> {
 
 #[pyfunction]
 fn let_go(py: Python<'_>) {
+    if IS_OURS.get() {
+        return;
+    }
     held::let_go_in_child();
     stacks::close_in_child(py);
 }
 
-/// After the application returned: in a forked child that came back out of its view, ends the child.
-/// Its answer would be a second one to the same request, and its thread would wait for jobs that
-/// never come. `raised` is what the view raised, `SystemExit` for one.
+/// After the application returned: in a forked child that came back out of a view, a hook, a handler
+/// or the import, ends the child. Its answer would be a second one to the same request, and it would
+/// wait for jobs that never come. `raised` is what the application raised, `SystemExit` for one.
 pub(crate) fn end_if_child(py: Python<'_>, raised: Option<&PyErr>) {
     if held::is_forked_child() {
         end(py, raised);
@@ -43,7 +61,8 @@ fn end(py: Python<'_>, raised: Option<&PyErr>) {
         None => {
             // The log's thread is not in this process.
             eprintln!(
-                "hoopsnake: process {} was forked by a view and returned from it; it ends here. \
+                "hoopsnake: process {} was forked by the application and returned from it; it ends \
+                 here. \
                  End such a child with os._exit()",
                 std::process::id()
             );

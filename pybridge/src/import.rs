@@ -22,6 +22,16 @@ pub(crate) enum LoadError {
     Ours(String),
 }
 
+impl LoadError {
+    /// What was raised.
+    pub(crate) fn theirs(&self) -> Option<&PyErr> {
+        match self {
+            Self::Theirs(error) => Some(error),
+            Self::Ours(_) => None,
+        }
+    }
+}
+
 impl From<PyErr> for LoadError {
     fn from(error: PyErr) -> Self {
         Self::Theirs(error)

@@ -10,7 +10,7 @@ use hoopsnake_server::supervisor::{self, Fork, Host, Listeners, PidFile, TEMPLAT
 use hoopsnake_server::{machine, sys};
 use pyo3::prelude::*;
 
-use crate::{template, worker};
+use crate::{forked, template, worker};
 
 /// Whom the workers become.
 #[derive(Clone, Debug)]
@@ -167,8 +167,9 @@ pub(crate) struct PythonHost<'py> {
 
 impl Host for PythonHost<'_> {
     fn fork(&mut self) -> io::Result<Fork> {
-        let forked: PyResult<i32> =
-            self.py.import("os").and_then(|os| os.call_method0("fork")?.extract());
+        let forked: PyResult<i32> = forked::as_ours(|| {
+            self.py.import("os").and_then(|os| os.call_method0("fork")?.extract())
+        });
         match forked {
             Ok(0) => Ok(Fork::Child),
             Ok(pid) => Ok(Fork::Parent(pid)),

@@ -39,6 +39,9 @@ pub(crate) fn run(py: Python<'_>, site: &Site<'_>, seed: WorkerSeed) -> u8 {
     if !worker::tie(seed.parent) {
         return ending::exit_unready(py, 1);
     }
+    if !worker::keep_from_forks(py) {
+        return ending::exit_unready(py, 1);
+    }
     // What comes to the whole group is the supervisor's to act on. Ignored outright, programs that the
     // application starts would ignore it too.
     let signals = worker::watch_signals(

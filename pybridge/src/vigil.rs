@@ -1,26 +1,31 @@
-//! The wait on a worker's main thread: for signals, the supervisor, the reactor, and the moment when
-//! the grace is over.
+//! The wait of a worker: for signals, the supervisor, the reactor, and the moment when the grace is
+//! over.
 //!
-//! It waits and acts without the interpreter lock, so that a view that does not let go of it delays
-//! neither the end of the listeners nor the cut. Only Python's own signal handlers need the lock:
-//! they run on this thread, as everywhere in Python; ours only count.
+//! A native thread waits and acts, so that whatever Python does delays neither the end of the
+//! listeners nor the cut: a view that does not let go of the interpreter lock, or code on the main
+//! thread that does not come back. The main thread runs `on_worker_ready` and Python's own signal
+//! handlers, as everywhere in Python; ours only count.
 
+use std::convert::Infallible;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::time::{Duration, Instant};
 
 use hoopsnake_server::access_log::AccessLog;
-use hoopsnake_server::clock;
 use hoopsnake_server::config::Config;
+use hoopsnake_server::reactor::wake::Waker;
 use hoopsnake_server::supervisor::Interrupts;
 use hoopsnake_server::supervisor::control::{ControlSocket, Received, ToSupervisor, ToWorker};
+use hoopsnake_server::sys::process;
 use hoopsnake_server::sys::signals::SignalWatch;
 use hoopsnake_server::worker::ReactorHandle;
+use hoopsnake_server::{clock, log};
 use pyo3::exceptions::{PyKeyboardInterrupt, PySystemExit};
 use pyo3::prelude::*;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::ending::HOOKS_WAIT_MIN;
-use crate::import;
+use crate::ending::{self, HOOKS_WAIT_MIN};
+use crate::{forked, import};
 
 /// What is waited for, and how far it has come.
 #[derive(Debug)]
@@ -30,8 +35,8 @@ pub(crate) struct Vigil<'wait> {
     control: Option<&'wait ControlSocket>,
     reactor: &'wait ReactorHandle,
     access_log: Option<&'wait AccessLog>,
-    /// Readable when a signal with a Python-level handler came.
-    python_signals: Option<OwnedFd>,
+    /// Readable when a handler of the application's wants the end; `None` when that was seen.
+    asked: Option<Waker>,
     /// Where nobody says another.
     grace: Duration,
     /// `--shutdown-delay`, for a signal that comes here and not through the supervisor.
@@ -66,9 +71,29 @@ pub(crate) struct Ended {
     pub(crate) drain: Drain,
 }
 
-enum Event {
-    Ended(Ended),
+impl Ended {
+    /// Nobody watched any more.
+    fn failed() -> Self {
+        Self { complete: false, drain: Drain::new(Duration::ZERO, clock::now()) }
+    }
+}
+
+/// What the main thread has to do.
+enum Call {
+    /// Python has a handler to run.
     PythonSignals,
+    /// The watch is over.
+    Over,
+}
+
+/// Rings when it is dropped, also by a panic: the main thread must not wait for a watch that is no
+/// more.
+struct Bell(Waker);
+
+impl Drop for Bell {
+    fn drop(&mut self) {
+        self.0.wake();
+    }
 }
 
 impl<'wait> Vigil<'wait> {
@@ -83,7 +108,7 @@ impl<'wait> Vigil<'wait> {
             control,
             reactor,
             access_log: None,
-            python_signals: None,
+            asked: None,
             grace: config.grace,
             delay: config.shutdown_delay,
             drain_at: None,
@@ -97,31 +122,49 @@ impl<'wait> Vigil<'wait> {
         Self { access_log, ..self }
     }
 
-    /// Waits until the worker was told to stop and the reactor has ended, or cannot be waited for any
-    /// longer, or has ended by itself.
-    pub(crate) fn keep(mut self, py: Python<'_>) -> Ended {
-        match wakeup_fd(py) {
-            Ok(fd) => self.python_signals = Some(fd),
-            Err(error) => {
-                tracing::error!(%error, "Python's signals cannot be waited for");
-                self.begin(self.grace);
-            }
-        }
-        loop {
-            match py.detach(|| self.watch()) {
-                Event::Ended(ended) => return ended,
-                Event::PythonSignals => {
-                    if self.run_python_signals(py) {
-                        self.leave();
-                    }
-                }
-            }
-        }
+    /// Calls `ready`, and waits until the worker was told to stop and the reactor has ended, or cannot
+    /// be waited for any longer, or has ended by itself. On the main thread.
+    pub(crate) fn keep(self, py: Python<'_>, ready: impl FnOnce()) -> Ended {
+        self.keep_both(py, ready).unwrap_or_else(|error| {
+            tracing::error!(%error, "this worker cannot be watched over");
+            ending::exit_unready(py, 1)
+        })
     }
 
-    fn watch(&mut self) -> Event {
+    fn keep_both(mut self, py: Python<'_>, ready: impl FnOnce()) -> PyResult<Ended> {
+        let python_signals = wakeup_fd(py)?;
+        let asked = Waker::new()?;
+        self.asked = Some(asked.clone());
+        let over = Waker::new()?;
+        let bell = Bell(over.clone());
+        // Its end is the word.
+        let (is_away, away) = sync_channel(0);
+        std::thread::scope(|scope| {
+            let watch = move || {
+                process::block_all_signals();
+                let ended = self.watch();
+                drop(bell);
+                end_without(&away, ended.drain);
+                ended
+            };
+            let name = "hoopsnake-vigil".to_owned();
+            let watch = std::thread::Builder::new().name(name).spawn_scoped(scope, watch)?;
+            ready();
+            forked::end_if_child(py, None);
+            while let Call::PythonSignals = py.detach(|| wait_for_call(&python_signals, &over)) {
+                if run_python_signals(py, &python_signals) {
+                    asked.wake();
+                }
+                forked::end_if_child(py, None);
+            }
+            drop(is_away);
+            Ok(watch.join().unwrap_or_else(|_| Ended::failed()))
+        })
+    }
+
+    fn watch(&mut self) -> Ended {
         loop {
-            let python_signals = self.block();
+            self.block();
             self.signals.clear();
             let is_cut = self.look_at_signals();
             self.look_at_control();
@@ -133,42 +176,41 @@ impl<'wait> Vigil<'wait> {
             if self.reactor.is_finished() {
                 let complete = self.reactor.has_drained();
                 let drain = self.drain.unwrap_or_else(|| Drain::new(Duration::ZERO, now));
-                return Event::Ended(Ended { complete, drain });
+                return Ended { complete, drain };
             }
             if let Some(drain) = self.drain
                 && (is_cut || drain.threads_deadline <= now)
             {
                 self.reactor.stop();
                 let drain = if is_cut { Drain::new(Duration::ZERO, now) } else { drain };
-                return Event::Ended(Ended { complete: false, drain });
-            }
-            if python_signals {
-                return Event::PythonSignals;
+                return Ended { complete: false, drain };
             }
         }
     }
 
-    /// Blocks until something happened or the time is over. True: Python has a handler to run.
-    fn block(&self) -> bool {
+    /// Blocks until something happened or the time is over.
+    fn block(&mut self) {
         let finished = self.reactor.finished_fd();
         let mut ready =
             vec![PollFd::new(self.signals, PollFlags::IN), PollFd::new(&finished, PollFlags::IN)];
         let notice = self.reactor.notice_fd();
         ready.extend(notice.as_ref().map(|fd| PollFd::new(fd, PollFlags::IN)));
-        let python_signals = self.python_signals.as_ref().map(|fd| {
-            ready.push(PollFd::new(fd, PollFlags::IN));
-            ready.len() - 1
-        });
         if let Some(control) = self.control {
             ready.push(PollFd::from_borrowed_fd(control.as_fd(), PollFlags::IN));
         }
+        // The last, which is looked at below.
+        ready.extend(self.asked.as_ref().map(|asked| PollFd::new(asked, PollFlags::IN)));
         let deadline = self.drain.map(|drain| drain.threads_deadline).or(self.drain_at);
         let timeout = deadline.and_then(|deadline| {
             Timespec::try_from(deadline.saturating_duration_since(clock::now())).ok()
         });
         // EINTR: a signal, which is looked at next.
         let _ = poll(&mut ready, timeout.as_ref());
-        python_signals.is_some_and(|index| !ready[index].revents().is_empty())
+        let is_asked = ready.last().is_some_and(|last| !last.revents().is_empty());
+        if self.asked.is_some() && is_asked {
+            self.asked = None;
+            self.leave();
+        }
     }
 
     /// True: a second Ctrl-C, which means at once.
@@ -238,25 +280,56 @@ impl<'wait> Vigil<'wait> {
             }
         }
     }
+}
 
-    /// Runs Python's handlers on this thread, which is the main one. True: one of them wants the end
-    /// (`sys.exit`, `KeyboardInterrupt`); any other exception is its author's to read.
-    fn run_python_signals(&self, py: Python<'_>) -> bool {
-        let mut numbers = [0; 64];
-        if let Some(fd) = &self.python_signals {
-            while rustix::io::read(fd, &mut numbers).is_ok_and(|count| count > 0) {}
+/// On the main thread: blocks until there is something for it to do. The end comes first.
+fn wait_for_call(python_signals: &OwnedFd, over: &Waker) -> Call {
+    loop {
+        let mut ready =
+            [PollFd::new(over, PollFlags::IN), PollFd::new(python_signals, PollFlags::IN)];
+        // EINTR: a signal, which says so by its descriptor.
+        let _ = poll(&mut ready, None);
+        if !ready[0].revents().is_empty() {
+            return Call::Over;
         }
-        match py.check_signals() {
-            Ok(()) => false,
-            Err(error) => {
-                let ends = error.is_instance_of::<PyKeyboardInterrupt>(py)
-                    || error.is_instance_of::<PySystemExit>(py);
-                if !ends {
-                    import::print_traceback(py, &error);
-                    tracing::error!("a signal handler of the application raised: {error}");
-                }
-                ends
+        if !ready[1].revents().is_empty() {
+            return Call::PythonSignals;
+        }
+    }
+}
+
+/// Waits until the main thread has come back to end the worker. One that does not is not waited for
+/// beyond the grace: the process ends here.
+fn end_without(away: &Receiver<Infallible>, drain: Drain) {
+    let now = clock::now();
+    let deadline = drain.threads_deadline.max(now + HOOKS_WAIT_MIN);
+    let Err(RecvTimeoutError::Timeout) = away.recv_timeout(deadline - now) else { return };
+    // A handler of Python's `logging` may be what the main thread waits for.
+    log::natively(|| {
+        tracing::error!(
+            "the grace is over and the main thread has not come back from on-worker-ready or a \
+             signal handler of the application: this worker ends without its exit hooks"
+        );
+    });
+    log::flush(ending::flush_patience(drain.deadline));
+    process::end(1)
+}
+
+/// Runs Python's handlers on this thread, which is the main one. True: one of them wants the end
+/// (`sys.exit`, `KeyboardInterrupt`); any other exception is its author's to read.
+fn run_python_signals(py: Python<'_>, python_signals: &OwnedFd) -> bool {
+    let mut numbers = [0; 64];
+    while rustix::io::read(python_signals, &mut numbers).is_ok_and(|count| count > 0) {}
+    match py.check_signals() {
+        Ok(()) => false,
+        Err(error) => {
+            let ends = error.is_instance_of::<PyKeyboardInterrupt>(py)
+                || error.is_instance_of::<PySystemExit>(py);
+            if !ends {
+                import::print_traceback(py, &error);
+                tracing::error!("a signal handler of the application raised: {error}");
             }
+            ends
         }
     }
 }

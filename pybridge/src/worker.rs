@@ -1,6 +1,5 @@
 //! A worker's life in Python: import, threads, ready.
 
-use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -17,6 +16,7 @@ use hoopsnake_server::supervisor::{
     self, EXIT_NOT_LOADED, EXIT_NOT_LOADED_SILENT, Listeners, Machine, PidFile, Sockets, Voice,
     WorkerSeed,
 };
+use hoopsnake_server::sys::held::Held;
 use hoopsnake_server::sys::process::Parent;
 use hoopsnake_server::sys::signals::SignalWatch;
 use hoopsnake_server::sys::socket::{LocalAddress, local_address};
@@ -96,6 +96,10 @@ fn run_worker<'py>(
     if !tie(seed.parent) {
         return ending::exit_unready(py, 1);
     }
+    // A preloaded worker has it from the template.
+    if loaded.is_none() && !keep_from_forks(py) {
+        return ending::exit_unready(py, 1);
+    }
     // Before the import: a Ctrl-C meanwhile prints no traceback, and SIGTERM drains right after it.
     let signals = watch_signals(py, &[libc::SIGTERM, libc::SIGINT], &MEANT_FOR_THE_SUPERVISOR);
     seed.mask.restore();
@@ -115,11 +119,10 @@ fn run_worker<'py>(
     let ready = ToSupervisor::Ready { app: serving.app_name.clone() };
     // A supervisor that is gone is seen by the wait, at once.
     let _ = seed.control.send(&ready);
-    serving.hooks.ready();
     let control = Some(&seed.control);
     let ended = Vigil::new(&signals, control, &serving.running.reactor, site.config)
         .reopening(serving.access_log.as_deref())
-        .keep(py);
+        .keep(py, || serving.hooks.ready());
     ending::end(py, serving, ended)
 }
 
@@ -131,6 +134,10 @@ pub(crate) fn run_alone(
     mut listeners: Listeners,
     pid_file: Option<PidFile>,
 ) -> u8 {
+    if !keep_from_forks(py) {
+        clean_up(listeners, pid_file);
+        return 1;
+    }
     let sockets = std::mem::take(&mut listeners.sockets);
     // Until the import is over, signals do what they do in any Python program.
     let serving = match prepare(py, site, 1, sockets, &machine, None, None) {
@@ -146,10 +153,9 @@ pub(crate) fn run_alone(
         tracing::info!(pid = std::process::id(), "worker 1 is ready");
         supervisor::banner(site.config, site.interpreter, &machine, &serving.app_name, &listeners);
     });
-    serving.hooks.ready();
     let ended = Vigil::new(&signals, None, &serving.running.reactor, site.config)
         .reopening(serving.access_log.as_deref())
-        .keep(py);
+        .keep(py, || serving.hooks.ready());
     ending::end_after(py, serving, ended, || clean_up(listeners, pid_file))
 }
 
@@ -158,6 +164,15 @@ fn clean_up(mut listeners: Listeners, pid_file: Option<PidFile>) {
     if let Some(pid_file) = pid_file {
         pid_file.remove();
     }
+}
+
+/// Before the application can fork. False: it could not be arranged, and that was said.
+pub(crate) fn keep_from_forks(py: Python<'_>) -> bool {
+    let watched = forked::watch_forks(py);
+    if let Err(error) = &watched {
+        tracing::error!(%error, "forks of the application cannot be watched");
+    }
+    watched.is_ok()
 }
 
 /// What is ours to handle where there is no supervisor. SIGUSR1 reopens logs, unless the application
@@ -331,7 +346,9 @@ pub(crate) fn load<'py>(
 ) -> Result<Loaded<'py>, u8> {
     // `Config` demands an application of everything that serves.
     let Some(spec) = &config.app else { return Err(EXIT_NOT_LOADED) };
-    import::load(py, spec).map_err(|error| not_loaded(py, forked, &spec.module, "imported", error))
+    let loaded = import::load(py, spec);
+    forked::end_if_child(py, loaded.as_ref().err().and_then(LoadError::theirs));
+    loaded.map_err(|error| not_loaded(py, forked, &spec.module, "imported", error))
 }
 
 /// Says why the application, or a hook, cannot be had; the exit code. `what` was `done`.
@@ -389,7 +406,6 @@ fn serve<'py>(
         insight: insight(py, config, interpreter, &application)?,
     };
     let running = start(plan)?;
-    forked::watch_forks(py)?;
     let mut threads = Vec::with_capacity(config.thread_count);
     for index in 0..config.thread_count {
         let body = PoolThread::new(
@@ -438,7 +454,7 @@ fn start_thread(py: Python<'_>, index: usize, body: PoolThread) -> PyResult<Boun
 }
 
 /// `SERVER_NAME` and `SERVER_PORT` of requests that arrive there. A unix socket has neither.
-fn environ_of(listener: &OwnedFd) -> std::io::Result<ListenerEnviron> {
+fn environ_of(listener: &Held) -> std::io::Result<ListenerEnviron> {
     let (server_name, server_port) = match local_address(listener)? {
         LocalAddress::Inet(address) => (address.ip().to_string(), address.port().to_string()),
         LocalAddress::Path(_) | LocalAddress::Unnamed => ("localhost".to_owned(), "80".to_owned()),

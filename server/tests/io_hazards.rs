@@ -15,6 +15,7 @@ use hoopsnake_server::clock;
 use hoopsnake_server::reactor::io::{Event, Io, ListenerIndex, Outgoing, Peer, Sending};
 use hoopsnake_server::reactor::token::Token;
 use hoopsnake_server::sys::epoll::Epoll;
+use hoopsnake_server::sys::held::Held;
 use hoopsnake_server::sys::ring::Ring;
 use hoopsnake_server::sys::socket;
 use io_world::{
@@ -210,7 +211,7 @@ fn hazard_08_a_flooder_does_not_starve_the_others_epoll() {
 fn narrow<I: Io>(mut io: I) -> Kernel<I> {
     let (listener, address) = listener();
     rustix::net::sockopt::set_socket_send_buffer_size(&listener, 64 * 1024).expect("a socket");
-    io.add_listener(listener);
+    io.add_listener(Held::new(listener));
     Kernel { io, address }
 }
 
@@ -431,7 +432,7 @@ fn unix_end_of_stream<I: Io<Socket = OwnedFd>>(mut io: I) {
     let name = format!("hoopsnake-{}-{}.sock", io.name(), std::process::id());
     let path = std::env::temp_dir().join(name);
     let listener = socket::listen_unix(&path, 0o600, 16).expect("a free path");
-    let listener = io.add_listener(listener);
+    let listener = io.add_listener(Held::new(listener));
     for round in 0..100 {
         io.arm_accept(listener);
         let mut client = UnixStream::connect(&path).expect("it listens");

@@ -9,6 +9,7 @@ use std::time::Duration;
 use hoopsnake_server::clock;
 use hoopsnake_server::reactor::io::{Event, Io, ListenerIndex};
 use hoopsnake_server::sys::epoll::Epoll;
+use hoopsnake_server::sys::held::Held;
 use hoopsnake_server::sys::ring::Ring;
 use io_world::{Kernel, PATIENCE, World, as_child, drive, epoll, is_child, listener, ring, waker};
 
@@ -25,7 +26,7 @@ fn shared_listener<I: Io<Socket = OwnedFd>>(make: fn() -> I) {
             let (armed, over) = (&armed, &over);
             scope.spawn(move || {
                 let mut io = make();
-                io.add_listener(listener);
+                io.add_listener(Held::new(listener));
                 io.arm_accept(ListenerIndex(0));
                 io.wait(Some(Duration::ZERO)).expect("the Io works");
                 armed.fetch_add(1, Ordering::SeqCst);

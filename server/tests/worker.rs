@@ -20,6 +20,7 @@ use hoopsnake_server::limits;
 use hoopsnake_server::pool::{Knobs, Next, ThreadIndex};
 use hoopsnake_server::reactor::{Insight, IoKind, Settings};
 use hoopsnake_server::supervisor::Sockets;
+use hoopsnake_server::sys::held::Held;
 use hoopsnake_server::trust::Trust;
 use hoopsnake_server::worker::{Plan, Running, start};
 
@@ -62,7 +63,7 @@ impl Worker {
         };
         adjust(&mut settings);
         let running = start(Plan {
-            listeners: Sockets { public: vec![listener.into()], admin: Vec::new() },
+            listeners: Sockets { public: vec![Held::new(listener.into())], admin: Vec::new() },
             settings,
             thread_count: 1,
             free_threaded: false,

@@ -2,6 +2,7 @@
 
 import atexit
 import os
+import signal
 import sys
 import time
 import uuid
@@ -39,7 +40,16 @@ def leave(worker):
 
 
 def hang(worker):
+    note("hangs")
     time.sleep(600)
+
+
+def hang_at_alarm(worker):
+    signal.signal(signal.SIGALRM, lambda number, frame: hang(worker))
+
+
+def linger(worker):
+    time.sleep(float(os.environ["LINGER_SECONDS"]))
 
 
 no_function = uuid.UUID(int=1)

@@ -29,6 +29,8 @@ pub(super) struct Line<'entry> {
     pub(super) writer: Writer,
     /// When the response was complete, since 1970.
     pub(super) now: Duration,
+    /// Of each value that a peer chose.
+    pub(super) value_bytes_max: usize,
 }
 
 impl Line<'_> {
@@ -74,17 +76,18 @@ impl Line<'_> {
         let milliseconds = |duration: Duration| (duration.as_secs_f64() * 1e6).round() / 1e3;
         let mut remote = String::new();
         self.push_remote(&mut remote);
+        let value = |bytes: &[u8]| shown(bytes, self.value_bytes_max);
         let object = Object {
             time: timestamp(self.now),
             remote,
-            user: self.user().as_deref().map(shown),
-            method: shown(head.method()),
-            target: shown(head.target()),
+            user: self.user().as_deref().map(value),
+            method: value(head.method()),
+            target: value(head.target()),
             version: self.version(),
             status: entry.end.status,
             bytes: entry.end.body_bytes,
-            referer: head.field(b"referer").map(shown),
-            agent: head.field(b"user-agent").map(shown),
+            referer: head.field(b"referer").map(value),
+            agent: head.field(b"user-agent").map(value),
             queue_ms: entry.queue.map(milliseconds),
             app_ms: entry.run.map(milliseconds),
             write_ms: entry.write.map(milliseconds),
@@ -125,10 +128,10 @@ impl Line<'_> {
                 line.push(']');
             }
             Atom::RequestLine => self.push_request_line(line, quoting),
-            Atom::Method => push_escaped(line, head.method(), quoting),
-            Atom::Target => push_escaped(line, head.target(), quoting),
-            Atom::Path => push_escaped(line, head.path(), quoting),
-            Atom::Query => push_escaped(line, head.query(), quoting),
+            Atom::Method => self.push_value(line, head.method(), quoting),
+            Atom::Target => self.push_value(line, head.target(), quoting),
+            Atom::Path => self.push_value(line, head.path(), quoting),
+            Atom::Query => self.push_value(line, head.query(), quoting),
             Atom::Protocol => line.push_str(self.version()),
             Atom::Status => push_shown(line, entry.end.status),
             Atom::BytesOrDash if entry.end.body_bytes == 0 => line.push('-'),
@@ -152,9 +155,13 @@ impl Line<'_> {
             Atom::Process => push_shown(line, self.writer.pid),
             Atom::RequestField(name) => self.push_field(line, name, quoting),
             Atom::ResponseField(name) => {
-                push_escaped(line, field_of(entry.response, name).unwrap_or(b"-"), quoting);
+                self.push_value(line, field_of(entry.response, name).unwrap_or(b"-"), quoting);
             }
         }
+    }
+
+    fn push_value(&self, line: &mut String, bytes: &[u8], quoting: Quoting) {
+        push_escaped(line, bytes, quoting, self.value_bytes_max);
     }
 
     fn push_remote(&self, line: &mut String) {
@@ -167,22 +174,22 @@ impl Line<'_> {
     fn push_user(&self, line: &mut String, quoting: Quoting) {
         match self.user().as_deref() {
             None | Some([]) => line.push('-'),
-            Some(user) => push_escaped(line, user, quoting),
+            Some(user) => self.push_value(line, user, quoting),
         }
     }
 
     fn push_request_line(&self, line: &mut String, quoting: Quoting) {
         let head = &self.entry.exchange.head;
-        push_escaped(line, head.method(), quoting);
+        self.push_value(line, head.method(), quoting);
         line.push(' ');
-        push_escaped(line, head.target(), quoting);
+        self.push_value(line, head.target(), quoting);
         line.push(' ');
         line.push_str(self.version());
     }
 
     fn push_field(&self, line: &mut String, lower_name: &[u8], quoting: Quoting) {
         let value = self.entry.exchange.head.field(lower_name);
-        push_escaped(line, value.unwrap_or(b"-"), quoting);
+        self.push_value(line, value.unwrap_or(b"-"), quoting);
     }
 
     fn user(&self) -> Option<Vec<u8>> {
@@ -286,7 +293,8 @@ mod tests {
             aborted: true,
         };
         let writer = Writer { worker: 2, pid: 77 };
-        test(Line { entry: &entry, writer, now: Duration::from_secs(784_111_777) })
+        let now = Duration::from_secs(784_111_777);
+        test(Line { entry: &entry, writer, now, value_bytes_max: VALUE_BYTES_MAX })
     }
 
     fn formatted(exchange: &Exchange, format: &str) -> String {

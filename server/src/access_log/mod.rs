@@ -10,9 +10,11 @@ use std::io;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 pub use format::Format;
 use line::{Line, Writer};
+use text::{SHORTER_VALUE_BYTES_MAX, VALUE_BYTES_MAX};
 
 use crate::access::{AccessEntry, AccessSink};
 use crate::clock;
@@ -92,12 +94,20 @@ impl AccessLog {
         }
     }
 
-    /// Waits, for a second at most, until the lines are written. Those for Python are flushed by the
+    /// Waits, this long at most, until the lines are written. Those for Python are flushed by the
     /// bridge.
-    pub fn flush(&self) {
+    pub fn flush(&self, patience: Duration) {
         match &self.target {
-            Target::File(writer, _) => writer.flush(),
+            Target::File(writer, _) => writer.flush(patience),
             Target::Records(_) => {}
+        }
+    }
+
+    /// With its end.
+    fn line_bytes_max(&self) -> usize {
+        match &self.target {
+            Target::File(writer, _) => writer.line_bytes_max(),
+            Target::Records(_) => usize::MAX,
         }
     }
 
@@ -122,9 +132,22 @@ fn appending() -> OpenOptions {
 
 impl AccessSink for AccessLog {
     fn record(&self, entry: AccessEntry<'_>) {
-        let line = Line { entry: &entry, writer: self.writer, now: clock::unix_time() };
+        let mut line = Line {
+            entry: &entry,
+            writer: self.writer,
+            now: clock::unix_time(),
+            value_bytes_max: VALUE_BYTES_MAX,
+        };
         let mut text = String::with_capacity(USUAL_LINE_BYTES);
         self.push_line(&line, &mut text);
+        for bytes_max in SHORTER_VALUE_BYTES_MAX {
+            if text.len() < self.line_bytes_max() {
+                break;
+            }
+            line.value_bytes_max = bytes_max;
+            text.clear();
+            self.push_line(&line, &mut text);
+        }
         match &self.target {
             Target::File(writer, _) => {
                 text.push('\n');

@@ -9,6 +9,10 @@ use crate::clock;
 /// a line must have a bound too.
 pub(super) const VALUE_BYTES_MAX: usize = 2048;
 
+/// The same where the line is too long with that. **Why**: with the last, combined and json are below
+/// PIPE_BUF even where every byte is escaped.
+pub(super) const SHORTER_VALUE_BYTES_MAX: [usize; 2] = [512, 96];
+
 /// Whether a value stands between quotes in its line.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Quoting {
@@ -20,8 +24,8 @@ pub(super) enum Quoting {
 
 /// Appends a peer's bytes so that they can end neither their field nor the line: quotes and
 /// backslashes as `\x22` and `\x5c`, everything outside printable ASCII as `\xhh`.
-pub(super) fn push_escaped(line: &mut String, bytes: &[u8], quoting: Quoting) {
-    for &byte in &bytes[..bytes.len().min(VALUE_BYTES_MAX)] {
+pub(super) fn push_escaped(line: &mut String, bytes: &[u8], quoting: Quoting, bytes_max: usize) {
+    for &byte in &bytes[..bytes.len().min(bytes_max)] {
         match byte {
             b' ' if quoting == Quoting::Bare => line.push_str("\\x20"),
             b'"' | b'\\' | 0..0x20 | 0x7f.. => {
@@ -31,15 +35,15 @@ pub(super) fn push_escaped(line: &mut String, bytes: &[u8], quoting: Quoting) {
             0x20..0x7f => line.push(char::from(byte)),
         }
     }
-    if bytes.len() > VALUE_BYTES_MAX {
+    if bytes.len() > bytes_max {
         line.push_str("...");
     }
 }
 
 /// A peer's bytes as text, for JSON, which escapes by itself: only what is not UTF-8 needs a form.
-pub(super) fn shown(bytes: &[u8]) -> String {
+pub(super) fn shown(bytes: &[u8], bytes_max: usize) -> String {
     let mut text = String::new();
-    for chunk in bytes[..bytes.len().min(VALUE_BYTES_MAX)].utf8_chunks() {
+    for chunk in bytes[..bytes.len().min(bytes_max)].utf8_chunks() {
         text.push_str(chunk.valid());
         for byte in chunk.invalid() {
             let _ = write!(text, "\\x{byte:02x}");

@@ -33,12 +33,17 @@ use crate::config::{LogConfig, LogFormat, LogOverflow};
 /// and at the longest line still a bounded part of a worker's memory.
 pub const QUEUE_LINES_MAX: usize = 8192;
 
-/// A line written without a thread. **Unit**: bytes. **Why**: PIPE_BUF, what a pipe that polls
-/// writable takes whole.
-const DIRECT_LINE_BYTES_MAX: usize = 4096;
+/// What a pipe takes whole, whoever else writes to it. **Unit**: bytes. **Source**: PIPE_BUF, pipe(7).
+const PIPE_BYTES_MAX: usize = 4096;
+
+/// What stands for the end of a line that is too long for a pipe.
+const CUT: &[u8] = b"...\n";
+
+/// What stands for the middle of a value of JSON.
+const LEFT_OUT: &str = " [...] ";
 
 /// How long the end of a process waits for lines that nobody reads.
-const FLUSH_WAIT_MAX: Duration = Duration::from_secs(1);
+pub const FLUSH_WAIT_MAX: Duration = Duration::from_secs(1);
 
 static WRITER: OnceLock<QueuedWriter> = OnceLock::new();
 static RECORDS: OnceLock<Arc<RecordQueue>> = OnceLock::new();
@@ -123,10 +128,10 @@ fn records() -> Option<&'static Arc<RecordQueue>> {
     RECORDS.get()
 }
 
-/// Waits, for a second at most, until the lines of this process are written.
-pub fn flush() {
+/// Waits, this long at most, until the lines of this process are written.
+pub fn flush(patience: Duration) {
     if let Some(writer) = WRITER.get() {
-        writer.flush();
+        writer.flush(patience);
     }
 }
 
@@ -137,8 +142,9 @@ fn write_direct(line: &[u8]) {
     let mut ready = [PollFd::new(&stderr, PollFlags::OUT)];
     let writable = poll(&mut ready, Some(&now)).is_ok_and(|count| count == 1)
         && ready[0].revents().contains(PollFlags::OUT);
-    let cut = line.len().min(DIRECT_LINE_BYTES_MAX);
-    if !writable || rustix::io::write(&stderr, &line[..cut]).is_err() {
+    let (line, end) = cut_for_pipe(line);
+    let line = [line, end].concat();
+    if !writable || rustix::io::write(&stderr, &line).is_err() {
         DIRECT_DROPS.fetch_add(1, Ordering::Relaxed);
         return;
     }
@@ -146,6 +152,19 @@ fn write_direct(line: &[u8]) {
     if dropped > 0 {
         tracing::warn!(count = dropped, "log lines were dropped because nobody read stderr");
     }
+}
+
+/// A line as long as a pipe takes it, and the mark that ends it where it was longer.
+fn cut_for_pipe(line: &[u8]) -> (&[u8], &'static [u8]) {
+    if line.len() <= PIPE_BYTES_MAX {
+        return (line, b"");
+    }
+    let mut kept = PIPE_BYTES_MAX - CUT.len();
+    // Not within a character of UTF-8.
+    while kept > 0 && line[kept] & 0xc0 == 0x80 {
+        kept -= 1;
+    }
+    (&line[..kept], CUT)
 }
 
 #[derive(Debug)]
@@ -170,7 +189,8 @@ impl<S: Subscriber> Layer<S> for LineLayer {
             LogFormat::Json => {
                 let mut fields = JsonFields::default();
                 event.record(&mut fields);
-                json_line(now, level, origin, fields)
+                let bytes_max = WRITER.get().map_or(PIPE_BYTES_MAX, QueuedWriter::line_bytes_max);
+                json_line(now, level, origin, fields, bytes_max)
             }
         };
         match WRITER.get() {
@@ -284,7 +304,14 @@ impl Visit for TextFields {
     }
 }
 
-fn json_line(now: Duration, level: Level, origin: Origin, fields: JsonFields) -> String {
+/// The longest values lose their middles where the line would be longer than that.
+fn json_line(
+    now: Duration,
+    level: Level,
+    origin: Origin,
+    fields: JsonFields,
+    bytes_max: usize,
+) -> String {
     let mut object = serde_json::Map::new();
     object.insert("time".to_owned(), timestamp(now).into());
     object.insert("level".to_owned(), level.as_str().to_ascii_lowercase().into());
@@ -298,9 +325,43 @@ fn json_line(now: Duration, level: Level, origin: Origin, fields: JsonFields) ->
         let name = if name == "pid" { "worker_pid".to_owned() } else { name };
         object.insert(name, value);
     }
-    let mut line = serde_json::Value::Object(object).to_string();
+    let mut object = serde_json::Value::Object(object);
+    let mut line = object.to_string();
+    let key_count = object.as_object().map_or(0, serde_json::Map::len);
+    for _ in 0..key_count {
+        let Some(over) = (line.len() + 1).checked_sub(bytes_max).filter(|&over| over > 0) else {
+            break;
+        };
+        leave_out_of_longest(&mut object, over);
+        line = object.to_string();
+    }
     line.push('\n');
     line
+}
+
+/// At least so many bytes of the longest text in it.
+fn leave_out_of_longest(object: &mut serde_json::Value, bytes: usize) {
+    let values = object.as_object_mut().into_iter().flat_map(serde_json::Map::values_mut);
+    let texts = values.filter_map(|value| match value {
+        serde_json::Value::String(text) => Some(text),
+        serde_json::Value::Null
+        | serde_json::Value::Bool(_)
+        | serde_json::Value::Number(_)
+        | serde_json::Value::Array(_)
+        | serde_json::Value::Object(_) => None,
+    });
+    let Some(longest) = texts.max_by_key(|text| text.len()) else { return };
+    let kept = longest.len().saturating_sub(bytes + LEFT_OUT.len());
+    // The end of a traceback says most.
+    let mut begin = kept / 3;
+    let mut end = longest.len() - (kept - begin);
+    while !longest.is_char_boundary(begin) {
+        begin -= 1;
+    }
+    while !longest.is_char_boundary(end) {
+        end += 1;
+    }
+    longest.replace_range(begin..end, LEFT_OUT);
 }
 
 #[derive(Debug, Default)]
@@ -354,9 +415,23 @@ mod tests {
 
     #[test]
     fn json_is_one_object_a_line() {
-        let line = json_line(Duration::ZERO, Level::INFO, WORKER, JsonFields::default());
+        let line =
+            json_line(Duration::ZERO, Level::INFO, WORKER, JsonFields::default(), PIPE_BYTES_MAX);
         let value: serde_json::Value = serde_json::from_str(line.trim_end()).unwrap();
         assert_eq!((&value["level"], &value["pid"]), (&"info".into(), &7.into()));
         assert_eq!((&value["process"], &value["worker"]), (&"worker".into(), &2.into()));
+    }
+
+    #[test]
+    fn json_that_is_too_long_for_a_pipe_is_still_an_object_with_both_ends_of_its_message() {
+        let message = format!("begin{}end", "\n\"\u{e9}".repeat(3000));
+        let mut fields = JsonFields::default();
+        fields.0.insert("message".to_owned(), message.into());
+        fields.0.insert("other".to_owned(), "x".repeat(3000).into());
+        let line = json_line(Duration::ZERO, Level::INFO, WORKER, fields, PIPE_BYTES_MAX);
+        assert!(line.len() <= PIPE_BYTES_MAX && line.ends_with('\n'), "{} bytes", line.len());
+        let value: serde_json::Value = serde_json::from_str(line.trim_end()).unwrap();
+        let message = value["message"].as_str().unwrap();
+        assert!(message.contains(LEFT_OUT) && value["pid"] == 7, "{line}");
     }
 }

@@ -2,14 +2,16 @@
 
 use std::fs::File;
 use std::io::{self, Write};
+use std::os::unix::fs::FileTypeExt as _;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, poll};
 use tracing_appender::non_blocking::{ErrorCounter, NonBlocking, NonBlockingBuilder, WorkerGuard};
 
 use super::progress::{Count, Slot};
-use super::{FLUSH_WAIT_MAX, QUEUE_LINES_MAX};
+use super::{PIPE_BYTES_MAX, QUEUE_LINES_MAX, cut_for_pipe};
 use crate::config::LogOverflow;
 
 /// Bytes that a writer thread collects before a `write`.
@@ -21,6 +23,7 @@ pub(crate) struct QueuedWriter {
     name: &'static str,
     lines: NonBlocking,
     progress: Arc<Progress>,
+    line_bytes_max: usize,
     /// Never dropped: its drop prints to stdout, which may be the very pipe nobody reads.
     _guard: std::mem::ManuallyDrop<WorkerGuard>,
 }
@@ -41,9 +44,11 @@ impl QueuedWriter {
     pub(crate) fn start(name: &'static str, target: File, overflow: LogOverflow) -> Self {
         let progress = Arc::new(Progress::default());
         let drops = Arc::new(OnceLock::new());
+        let line_bytes_max = whole_bytes_max(&target);
         let batch = Batch {
             name,
             target,
+            whole_bytes_max: line_bytes_max,
             pending: Vec::new(),
             pending_lines: 0,
             progress: progress.clone(),
@@ -56,7 +61,7 @@ impl QueuedWriter {
             .thread_name(name)
             .finish(batch);
         let _ = drops.set(lines.error_counter());
-        Self { name, lines, progress, _guard: std::mem::ManuallyDrop::new(guard) }
+        Self { name, lines, progress, line_bytes_max, _guard: std::mem::ManuallyDrop::new(guard) }
     }
 
     /// Hands on one line, its end included.
@@ -87,13 +92,18 @@ impl QueuedWriter {
         self.progress.replacement.put(file);
     }
 
-    /// Waits, for a second at most, until the lines are written.
-    pub(crate) fn flush(&self) {
+    /// What is longer, with its end, is cut.
+    pub(crate) fn line_bytes_max(&self) -> usize {
+        self.line_bytes_max
+    }
+
+    /// Waits, this long at most, until the lines are written.
+    pub(crate) fn flush(&self, patience: Duration) {
         let handed = self.progress.handed.load(Ordering::SeqCst);
         let dropped = self.lines.error_counter();
         self.progress
             .written
-            .wait(FLUSH_WAIT_MAX, |written| written + (dropped.dropped_lines() as u64) >= handed);
+            .wait(patience, |written| written + (dropped.dropped_lines() as u64) >= handed);
     }
 }
 
@@ -116,6 +126,7 @@ impl Progress {
 struct Batch {
     name: &'static str,
     target: File,
+    whole_bytes_max: usize,
     pending: Vec<u8>,
     pending_lines: u64,
     progress: Arc<Progress>,
@@ -126,7 +137,16 @@ struct Batch {
 
 impl Write for Batch {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        self.pending.extend_from_slice(line);
+        if line.len() > self.whole_bytes_max {
+            // A line of the server's log may have several in it, such as a traceback.
+            for part in line.split_inclusive(|&byte| byte == b'\n') {
+                let (part, end) = cut_for_pipe(part);
+                self.pending.extend_from_slice(part);
+                self.pending.extend_from_slice(end);
+            }
+        } else {
+            self.pending.extend_from_slice(line);
+        }
         self.pending_lines += 1;
         if self.pending.len() >= BATCH_BYTES_MAX {
             self.write_pending();
@@ -146,26 +166,20 @@ impl Write for Batch {
 }
 
 impl Batch {
-    /// All of it, also into a pipe that somebody else made non-blocking.
+    /// All of it, in pieces that are taken whole.
     fn write_all_pending(&mut self) -> io::Result<()> {
         let mut left = &self.pending[..];
         while !left.is_empty() {
-            match self.target.write(left) {
-                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-                Ok(taken) => left = &left[taken..],
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    let mut writable = [PollFd::new(&self.target, PollFlags::OUT)];
-                    poll(&mut writable, None)?;
-                }
-                Err(error) => return Err(error),
-            }
+            let (piece, rest) = left.split_at(piece_bytes(left, self.whole_bytes_max));
+            write_all(&mut self.target, piece)?;
+            left = rest;
         }
         Ok(())
     }
 
     fn write_pending(&mut self) {
         if let Some(file) = self.progress.replacement.take() {
+            self.whole_bytes_max = whole_bytes_max(&file);
             self.target = file;
         }
         if let Err(error) = self.write_all_pending() {
@@ -187,11 +201,48 @@ impl Batch {
     }
 }
 
+/// Bytes that one `write` puts into the target whole, whoever else writes there. A file is opened for
+/// appending; a pipe that is full takes a longer piece in parts, and other workers' lines between them.
+fn whole_bytes_max(target: &File) -> usize {
+    let is_pipe = target.metadata().is_ok_and(|metadata| {
+        let kind = metadata.file_type();
+        kind.is_fifo() || kind.is_socket()
+    });
+    if is_pipe { PIPE_BYTES_MAX } else { usize::MAX }
+}
+
+/// As many whole lines as the target takes at once. No line is longer than that.
+fn piece_bytes(lines: &[u8], whole_bytes_max: usize) -> usize {
+    if lines.len() <= whole_bytes_max {
+        return lines.len();
+    }
+    let last_end = lines[..whole_bytes_max].iter().rposition(|&byte| byte == b'\n');
+    last_end.map_or(whole_bytes_max, |index| index + 1)
+}
+
+/// Also into a pipe that somebody else made non-blocking.
+fn write_all(target: &mut File, mut left: &[u8]) -> io::Result<()> {
+    while !left.is_empty() {
+        match target.write(left) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(taken) => left = &left[taken..],
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                let mut writable = [PollFd::new(target, PollFlags::OUT)];
+                poll(&mut writable, None)?;
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use std::io::Read as _;
 
     use super::*;
+    use crate::log::FLUSH_WAIT_MAX;
 
     #[test]
     fn a_pipe_that_nobody_reads_costs_lines_and_no_time() {
@@ -211,7 +262,7 @@ mod tests {
         let mut reader = reader;
         let mut received = vec![0; (count - dropped) * line.len()];
         reader.read_exact(&mut received).unwrap();
-        queued.flush();
+        queued.flush(FLUSH_WAIT_MAX);
         assert_eq!(queued.progress.written.get(), (count - dropped) as u64);
     }
 
@@ -229,12 +280,41 @@ mod tests {
             }
         }
         queued.write_line(b"10000\n");
-        queued.flush();
+        queued.flush(FLUSH_WAIT_MAX);
         let read = |index| std::fs::read_to_string(path(index)).unwrap();
         let texts: String = (0..=10).map(read).collect();
         let expected: String = (0..=10_000).map(|index| format!("{index}\n")).collect();
         assert!(texts == expected, "lines are lost, doubled or out of order");
         assert!(read(10).ends_with("10000\n"));
         std::fs::remove_dir_all(&directory).unwrap();
+    }
+
+    /// Two writers, as of two workers, into one pipe that is full most of the time.
+    #[test]
+    fn lines_of_two_writers_are_whole_in_a_full_pipe() {
+        let (mut reader, writer) = io::pipe().unwrap();
+        let writer = std::os::fd::OwnedFd::from(writer);
+        let start = |fd| QueuedWriter::start("hoopsnake-test", File::from(fd), LogOverflow::Block);
+        let queued = [start(writer.try_clone().unwrap()), start(writer)];
+        let line = |letter: u8, bytes: usize| [vec![letter; bytes], vec![b'\n']].concat();
+        for round in 0..4000 {
+            queued[0].write_line(&line(b'a', round % 300));
+            queued[1].write_line(&line(b'b', if round % 1000 == 0 { 9000 } else { 300 }));
+        }
+        let mut received = Vec::new();
+        let mut chunk = vec![0; 8192];
+        let line_count = |bytes: &[u8]| bytes.iter().filter(|&&byte| byte == b'\n').count();
+        while line_count(&received) < 8000 {
+            let count = reader.read(&mut chunk).unwrap();
+            received.extend_from_slice(&chunk[..count]);
+        }
+        let mut cut_count = 0;
+        for line in received.split(|&byte| byte == b'\n') {
+            let text = line.strip_suffix(b"...").unwrap_or(line);
+            cut_count += usize::from(text.len() < line.len());
+            assert!(line.len() < PIPE_BYTES_MAX);
+            assert!(text.windows(2).all(|pair| pair[0] == pair[1]), "torn");
+        }
+        assert_eq!(cut_count, 4, "what is too long is cut and marked");
     }
 }

@@ -13,13 +13,14 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use bytes::Bytes;
 
 use super::token::Token;
 use super::wake::Waker;
+use crate::sys::held::Held;
 
 /// Names a listening socket by the order of [`Io::add_listener`].
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -151,7 +152,7 @@ pub trait Io {
     fn name(&self) -> &'static str;
 
     /// Takes custody of a listening socket, not armed.
-    fn add_listener(&mut self, socket: OwnedFd) -> ListenerIndex;
+    fn add_listener(&mut self, socket: Held) -> ListenerIndex;
 
     /// Asks for one connection; answered by `Accepted` or `AcceptFailed`. Armed already: no effect.
     fn arm_accept(&mut self, listener: ListenerIndex);

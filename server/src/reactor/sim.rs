@@ -11,7 +11,7 @@ mod network;
 use std::collections::VecDeque;
 use std::fmt;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags};
@@ -22,6 +22,7 @@ use super::token::Token;
 use super::wake::Waker;
 use crate::limits::RECV_BUFFER_BYTES;
 use crate::sync::lock;
+use crate::sys::held::Held;
 pub use network::{Act, ClientId, ClientRead, Network, SimulatedSocket, WINDOW_BYTES};
 use network::{Dice, Link, State};
 
@@ -106,7 +107,7 @@ enum Accepting {
 
 #[derive(Debug)]
 struct Listener {
-    socket: Option<OwnedFd>,
+    socket: Option<Held>,
     accepting: Accepting,
     closing: bool,
     not_before: Duration,
@@ -155,7 +156,7 @@ impl Simulated {
         self.push_listener(None)
     }
 
-    fn push_listener(&mut self, socket: Option<OwnedFd>) -> ListenerIndex {
+    fn push_listener(&mut self, socket: Option<Held>) -> ListenerIndex {
         lock(&self.network.0).backlogs.push(VecDeque::new());
         self.listeners.push(Listener {
             socket,
@@ -237,7 +238,7 @@ impl Io for Simulated {
         "simulated"
     }
 
-    fn add_listener(&mut self, socket: OwnedFd) -> ListenerIndex {
+    fn add_listener(&mut self, socket: Held) -> ListenerIndex {
         self.push_listener(Some(socket))
     }
 

@@ -3,19 +3,22 @@
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use crate::config::{Bind, Config};
 use crate::error::Fault;
+use crate::sys::held::Held;
 use crate::sys::socket::{self, LocalAddress, TcpOptions};
 
-/// Listening sockets, by who comes there.
+/// Listening sockets, by who comes there. No child that the application forks keeps them.
 #[derive(Debug, Default)]
 pub struct Sockets {
     /// Of `--bind`, in the order of the configuration; a host name may give several.
-    pub public: Vec<OwnedFd>,
+    pub public: Vec<Held>,
     /// Of `--admin`.
-    pub admin: Vec<OwnedFd>,
+    pub admin: Vec<Held>,
 }
 
 impl Sockets {
@@ -35,7 +38,43 @@ pub struct Listeners {
     /// Where each of the admin ones is.
     admin_addresses: Vec<LocalAddress>,
     /// Sockets in the file system that are ours to remove.
-    paths: Vec<PathBuf>,
+    paths: Vec<BoundPath>,
+}
+
+/// A socket in the file system, and what tells it from one that a successor has bound there.
+#[derive(Debug)]
+struct BoundPath {
+    path: PathBuf,
+    inode: Inode,
+}
+
+impl BoundPath {
+    fn of(path: &Path) -> io::Result<Self> {
+        Ok(Self { path: path.to_owned(), inode: Inode::at(path)? })
+    }
+
+    /// Unless it is another's by now, or gone; there is nothing to do about either.
+    fn remove(&self) {
+        if Inode::at(&self.path).is_ok_and(|found| found == self.inode) {
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// What is at a path. The number of one that was removed may be given out again at once; then it is
+/// the birth that differs, where the file system has one.
+#[derive(Debug, Eq, PartialEq)]
+struct Inode {
+    device: u64,
+    number: u64,
+    born: Option<SystemTime>,
+}
+
+impl Inode {
+    fn at(path: &Path) -> io::Result<Self> {
+        let found = std::fs::symlink_metadata(path)?;
+        Ok(Self { device: found.dev(), number: found.ino(), born: found.created().ok() })
+    }
 }
 
 impl Listeners {
@@ -61,13 +100,13 @@ impl Listeners {
     fn bind_all(&mut self, config: &Config) -> Result<(), Fault> {
         for bind in &config.binds {
             for (socket, address) in self.bind(bind, "--bind", config)? {
-                self.sockets.public.push(socket);
+                self.sockets.public.push(Held::new(socket));
                 self.addresses.push(address);
             }
         }
         if let Some(bind) = &config.admin {
             for (socket, address) in self.bind(bind, "--admin", config)? {
-                self.sockets.admin.push(socket);
+                self.sockets.admin.push(Held::new(socket));
                 self.admin_addresses.push(address);
             }
         }
@@ -87,7 +126,10 @@ impl Listeners {
                 let opened = socket::listen_unix(path, config.uds_mode, config.backlog).map_err(
                     |error| refusal(&format!("unix:{}", path.display()), option, &error),
                 )?;
-                self.paths.push(path.clone());
+                let bound = BoundPath::of(path).map_err(|error| {
+                    refusal(&format!("unix:{}", path.display()), option, &error)
+                })?;
+                self.paths.push(bound);
                 vec![opened]
             }
             Bind::Descriptor(number) => {
@@ -121,7 +163,7 @@ impl Listeners {
     /// # Errors
     /// Start: not permitted.
     pub fn give_to(&self, user_id: Option<u32>, group_id: Option<u32>) -> Result<(), Fault> {
-        for path in &self.paths {
+        for BoundPath { path, .. } in &self.paths {
             std::os::unix::fs::chown(path, user_id, group_id).map_err(|error| {
                 Fault::start(format!("unix:{} cannot change owner: {error}", path.display()))
             })?;
@@ -129,11 +171,10 @@ impl Listeners {
         Ok(())
     }
 
-    /// Takes the sockets out of the file system.
+    /// Takes the sockets out of the file system; not those of a successor on the same path.
     pub fn remove_paths(&mut self) {
-        for path in self.paths.drain(..) {
-            // Somebody else may have removed it; there is nothing to do about it.
-            let _ = std::fs::remove_file(path);
+        for bound in self.paths.drain(..) {
+            bound.remove();
         }
     }
 }

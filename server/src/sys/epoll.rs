@@ -324,10 +324,10 @@ impl Io for Epoll {
         "epoll"
     }
 
-    fn add_listener(&mut self, socket: OwnedFd) -> ListenerIndex {
+    fn add_listener(&mut self, socket: Held) -> ListenerIndex {
         // Several workers try at once, and all but one must come back empty.
         let _ = socket::set_blocking(socket.as_fd(), false);
-        self.listeners.push(Listener { socket: Some(Held::new(socket)), armed: false });
+        self.listeners.push(Listener { socket: Some(socket), armed: false });
         ListenerIndex(self.listeners.len() - 1)
     }
 

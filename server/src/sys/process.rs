@@ -9,7 +9,7 @@ use rustix::process::{Pid, Resource, Rlimit, Signal};
 pub(super) const FAULTS: [libc::c_int; 4] =
     [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL];
 
-/// Blocks every signal but the faults in the calling thread. Only the reactor's thread does so: a
+/// Blocks every signal but the faults in the calling thread. Only threads that start none do so: a
 /// mask is inherited by every child process of the thread that has it. **Source**: RULES 2.
 pub fn block_all_signals() {
     let mut set = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
@@ -23,6 +23,12 @@ pub fn block_all_signals() {
     let result =
         unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, set.as_ptr(), std::ptr::null_mut()) };
     debug_assert_eq!(result, 0, "SIG_SETMASK with a filled set cannot be refused");
+}
+
+/// Ends the process here and now, from any thread: nothing registered for its exit runs.
+pub fn end(code: u8) -> ! {
+    // SAFETY: I6: no memory is passed, and it does not return.
+    unsafe { libc::_exit(code.into()) }
 }
 
 /// The process's limit of open descriptors. `u64::MAX`: none.

@@ -370,11 +370,11 @@ impl Io for Ring {
         "uring"
     }
 
-    fn add_listener(&mut self, socket: OwnedFd) -> ListenerIndex {
+    fn add_listener(&mut self, socket: Held) -> ListenerIndex {
         // A non-blocking listener (an adopted one may be) would answer EAGAIN on old kernels.
         let _ = socket::set_blocking(socket.as_fd(), true);
         self.listeners.push(Listener {
-            socket: Some(Held::new(socket)),
+            socket: Some(socket),
             closing: false,
             accepting: Accepting::Idle,
             peer: PeerStorage::new(),

@@ -15,6 +15,7 @@ use crate::clock;
 use crate::reactor::io::{Event, Io, ListenerIndex, Outgoing, Sending};
 use crate::reactor::token::Token;
 use crate::reactor::wake::Waker;
+use crate::sys::held::Held;
 
 const TOKEN: Token = Token::new(0, 0);
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -45,7 +46,7 @@ fn connected() -> (Ring, TcpStream, OFlags) {
     let LocalAddress::Inet(address) = local_address(&listener).expect("bound") else {
         panic!("TCP");
     };
-    ring.add_listener(listener);
+    ring.add_listener(Held::new(listener));
     ring.arm_accept(ListenerIndex(0));
     let client = TcpStream::connect(address).expect("it listens");
     client.set_read_timeout(Some(PATIENCE)).expect("a socket");

@@ -16,6 +16,7 @@ use hoopsnake_server::reactor::sim::{ClientId, ClientRead, Faults, Network, Simu
 use hoopsnake_server::reactor::token::Token;
 use hoopsnake_server::reactor::wake::Waker;
 use hoopsnake_server::sys::epoll::Epoll;
+use hoopsnake_server::sys::held::Held;
 use hoopsnake_server::sys::ring::{Ring, RingSize};
 use hoopsnake_server::sys::socket::{self, LocalAddress, TcpOptions};
 
@@ -65,7 +66,7 @@ pub(crate) fn listener() -> (OwnedFd, SocketAddr) {
 impl<I: Io> Kernel<I> {
     pub(crate) fn new(mut io: I) -> Self {
         let (listener, address) = listener();
-        assert_eq!(io.add_listener(listener), ListenerIndex(0));
+        assert_eq!(io.add_listener(Held::new(listener)), ListenerIndex(0));
         Self { io, address }
     }
 }
