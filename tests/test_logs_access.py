@@ -219,3 +219,14 @@ def test_rule_27_lines_of_two_workers_are_whole_in_a_pipe_that_is_read_slowly(se
     assert len(lines) == 8 * 40 * 16 and max(map(len, lines)) <= 4096
     agents = {json.loads(line)["agent"] for line in lines}
     assert len(agents) == 2, "a value is cut, and its line whole"
+
+
+def test_a_named_pipe_without_a_reader_is_no_log_and_stops_nobody(serve, tmp_path):
+    file = tmp_path / "access.log"
+    server = serve("access_lines:app", "--access-log", file)
+    file.unlink()
+    os.mkfifo(file)
+    server.process.send_signal(signal.SIGUSR1)
+    server.wait_for_log("cannot be opened")
+    assert server.get().status == 201
+    assert server.stop() == 0

@@ -8,6 +8,7 @@ mod user;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::AsFd;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -126,7 +127,8 @@ fn open_file(path: &Path) -> io::Result<File> {
 
 fn appending() -> OpenOptions {
     let mut options = OpenOptions::new();
-    options.append(true);
+    // A named pipe without a reader is an error, and not a wait for one.
+    options.append(true).custom_flags(libc::O_NONBLOCK);
     options
 }
 

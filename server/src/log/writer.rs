@@ -54,6 +54,7 @@ impl QueuedWriter {
             progress: progress.clone(),
             drops: drops.clone(),
             is_broken: false,
+            is_torn: false,
         };
         let (lines, guard) = NonBlockingBuilder::default()
             .buffered_lines_limit(QUEUE_LINES_MAX)
@@ -133,6 +134,8 @@ struct Batch {
     drops: Arc<OnceLock<ErrorCounter>>,
     /// The last write failed, and that was said.
     is_broken: bool,
+    /// The target ends inside a line: the disk was full there.
+    is_torn: bool,
 }
 
 impl Write for Batch {
@@ -168,10 +171,18 @@ impl Write for Batch {
 impl Batch {
     /// All of it, in pieces that are taken whole.
     fn write_all_pending(&mut self) -> io::Result<()> {
+        if self.is_torn {
+            write_all(&mut self.target, b"\n").1?;
+            self.is_torn = false;
+        }
         let mut left = &self.pending[..];
         while !left.is_empty() {
             let (piece, rest) = left.split_at(piece_bytes(left, self.whole_bytes_max));
-            write_all(&mut self.target, piece)?;
+            let (taken, result) = write_all(&mut self.target, piece);
+            if let Err(error) = result {
+                self.is_torn = piece[..taken].last().is_some_and(|&byte| byte != b'\n');
+                return Err(error);
+            }
             left = rest;
         }
         Ok(())
@@ -181,6 +192,7 @@ impl Batch {
         if let Some(file) = self.progress.replacement.take() {
             self.whole_bytes_max = whole_bytes_max(&file);
             self.target = file;
+            self.is_torn = false;
         }
         if let Err(error) = self.write_all_pending() {
             // The server's log may be another file than this one; if it is the same, nobody is left
@@ -220,21 +232,29 @@ fn piece_bytes(lines: &[u8], whole_bytes_max: usize) -> usize {
     last_end.map_or(whole_bytes_max, |index| index + 1)
 }
 
-/// Also into a pipe that somebody else made non-blocking.
-fn write_all(target: &mut File, mut left: &[u8]) -> io::Result<()> {
-    while !left.is_empty() {
-        match target.write(left) {
-            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-            Ok(taken) => left = &left[taken..],
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+/// Also into a pipe that somebody else made non-blocking. How many bytes the target took, and what
+/// kept it from taking the rest.
+fn write_all(target: &mut File, bytes: &[u8]) -> (usize, io::Result<()>) {
+    let mut taken = 0;
+    while taken < bytes.len() {
+        let result = match target.write(&bytes[taken..]) {
+            Ok(0) => Err(io::ErrorKind::WriteZero.into()),
+            Ok(count) => {
+                taken += count;
+                Ok(())
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(()),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 let mut writable = [PollFd::new(target, PollFlags::OUT)];
-                poll(&mut writable, None)?;
+                poll(&mut writable, None).map(drop).map_err(io::Error::from)
             }
-            Err(error) => return Err(error),
+            Err(error) => Err(error),
+        };
+        if result.is_err() {
+            return (taken, result);
         }
     }
-    Ok(())
+    (taken, Ok(()))
 }
 
 #[cfg(test)]

@@ -116,8 +116,17 @@ impl Supervisor<'_> {
         let Some(number) = self.forget(id) else { return };
         match end.code {
             // Another worker is about to say why, and must not be killed before.
-            Some(EXIT_NOT_LOADED_SILENT) => return,
-            Some(EXIT_NOT_LOADED) => {}
+            Some(EXIT_NOT_LOADED_SILENT) if self.processes().next().is_some() => return,
+            // The word was taken: it was said why. Else the application ended the process itself.
+            Some(EXIT_NOT_LOADED | EXIT_NOT_LOADED_SILENT) if !self.voice.take() => {}
+            Some(code @ (EXIT_NOT_LOADED | EXIT_NOT_LOADED_SILENT)) => {
+                let name = name_of(number);
+                tracing::error!(
+                    pid = end.pid,
+                    "{name} ended with code {code} before it was ready, and said nothing: does the \
+                     application end its process, or close descriptors, while it is imported?"
+                );
+            }
             Some(_) | None => {
                 let (name, how) = (name_of(number), &end.how);
                 tracing::error!(pid = end.pid, "{name} {how} before it was ready");
@@ -153,7 +162,7 @@ impl Supervisor<'_> {
         }
         let exhausted = self.budget.spend(self.generation.config.respawn_max, now);
         if let Some(exhausted) = exhausted
-            && !self.roster.has_settled(now)
+            && !self.roster.has_sound_worker(now)
         {
             self.give_up(exhausted, number, end);
         }
@@ -164,7 +173,7 @@ impl Supervisor<'_> {
         tracing::error!(
             pid = end.pid,
             "giving up: {count} processes ended within {SETTLED_AFTER:?} of their start in the last \
-             {} s, and no worker has lived longer; the last one, {}, {}. Look at what the application \
+             {} s, and no other worker serves soundly; the last one, {}, {}. Look at what the application \
              printed above; --respawn-max says how many are too many",
             time.as_secs_f64().ceil(),
             name_of(number),

@@ -398,8 +398,13 @@ impl Roster {
         self.workers.iter().filter(|worker| worker.running().is_some()).count() == count
     }
 
-    pub(super) fn has_settled(&self, now: Instant) -> bool {
-        self.workers.iter().any(|worker| worker.is_settled(now))
+    /// Whether a worker serves that gives no reason to stop: it has lived long enough, or none of its
+    /// number has failed.
+    pub(super) fn has_sound_worker(&self, now: Instant) -> bool {
+        let is_sound = |worker: &Worker| {
+            worker.is_settled(now) || worker.running().is_some() && worker.failure_count == 0
+        };
+        self.workers.iter().any(is_sound)
     }
 
     /// How many serve with these settings.

@@ -2,6 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use rustix::process::Signal;
+
 use super::control::ToWorker;
 use super::roster::{Leaving, Process, Standing};
 use super::words::name_of;
@@ -89,8 +91,12 @@ impl Supervisor<'_> {
     pub(super) fn retire(&mut self, number: usize, process: Process) {
         let grace = self.generation.config.grace;
         let worker_grace = grace - GRACE_MARGIN_MAX.min(grace / 10);
-        // A worker that is gone already is reaped in a moment.
-        let _ = process.control.send(&ToWorker::Drain { grace: worker_grace });
+        if process.control.send(&ToWorker::Drain { grace: worker_grace }).is_err()
+            && let Some(pid) = process.pid
+        {
+            // It has not read its orders for long, or is gone. A signal finds room, and means the same.
+            let _ = rustix::process::kill_process(pid, Signal::TERM);
+        }
         if self.phase == Phase::Serving {
             let pid = process.pid.map(rustix::process::Pid::as_raw_pid);
             tracing::info!(pid, ?grace, "{}: the old process drains", name_of(number));

@@ -20,10 +20,11 @@ impl Voice {
         Ok(Self(Arc::new(eventfd(1, flags)?)))
     }
 
-    /// True for the first caller of all processes.
+    /// True for the first caller of all processes. Where an application has closed what is not its
+    /// own, nobody knows who was first, and everybody speaks.
     #[must_use]
     pub fn take(&self) -> bool {
-        rustix::io::read(&*self.0, &mut [0_u8; 8]).is_ok()
+        rustix::io::read(&*self.0, &mut [0_u8; 8]) != Err(rustix::io::Errno::AGAIN)
     }
 
     /// The word is there again.
