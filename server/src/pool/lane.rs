@@ -12,17 +12,16 @@
 use std::time::{Duration, Instant};
 
 use super::figures::{Count, LaneFigures, ThreadCounts};
+use super::held::Held;
 use super::knobs::Knobs;
 use super::spin;
 use super::turn::Turn;
 use crate::clock;
 use crate::exchange::Completions;
+use crate::limits::HOLD_BACK;
 use crate::sync::{
     Arc, AtomicBool, AtomicU64, AtomicUsize, Ordering, Padded, Parker, Queue, fence,
 };
-
-/// Completions a thread may hold back from a sleeping reactor while more jobs wait behind them.
-const DEFERRED_WAKES_MAX: usize = 64;
 
 const RUNNING: u32 = 0;
 const PARKED: u32 = 1;
@@ -47,8 +46,7 @@ struct Thread {
     /// When it parked, in the lane's count of parkings: the highest parked last and is warmest.
     park_sequence: AtomicU64,
     pill: AtomicBool,
-    /// Completions pushed without a wake since the last one. Only its own thread writes it.
-    deferred: AtomicUsize,
+    held: Held,
     counts: ThreadCounts,
 }
 
@@ -62,6 +60,8 @@ pub struct Policy {
     pub parallel: bool,
     /// How long an idle thread looks at the ring before it parks.
     pub spin: Duration,
+    /// How long jobs may take, in all, whose answers share a wake of the reactor.
+    pub hold_back: Duration,
     /// Times are taken, see `figures`.
     pub timed: bool,
 }
@@ -75,6 +75,7 @@ impl Policy {
             parallel: knobs.parallel.unwrap_or(free_threaded),
             // On one CPU a spin burns the very core that the producer needs.
             spin: if cpu_count > 1 { knobs.spin } else { Duration::ZERO },
+            hold_back: HOLD_BACK,
             timed: knobs.debug,
         }
     }
@@ -87,7 +88,13 @@ impl Policy {
 impl Default for Policy {
     /// Elastic, without spin and without times.
     fn default() -> Self {
-        Self { elastic: true, parallel: false, spin: Duration::ZERO, timed: false }
+        Self {
+            elastic: true,
+            parallel: false,
+            spin: Duration::ZERO,
+            hold_back: HOLD_BACK,
+            timed: false,
+        }
     }
 }
 
@@ -110,6 +117,7 @@ pub struct Lane<J> {
     completions: Arc<Completions>,
     policy: Policy,
     turn: Arc<Turn>,
+    epoch: Instant,
     /// Written by the thread that submits.
     idle_wakes: Count,
     aged_wakes: Count,
@@ -138,7 +146,7 @@ impl<J> Lane<J> {
                 parker: Parker::new(RUNNING),
                 park_sequence: AtomicU64::new(0),
                 pill: AtomicBool::new(false),
-                deferred: AtomicUsize::new(0),
+                held: Held::default(),
                 counts: ThreadCounts::new(policy.timed),
             })
         };
@@ -152,6 +160,7 @@ impl<J> Lane<J> {
             completions,
             policy,
             turn,
+            epoch: clock::now(),
             idle_wakes: Count::default(),
             aged_wakes: Count::default(),
         }
@@ -290,6 +299,8 @@ impl<J> Lane<J> {
         if self.jobs.is_empty() {
             // No job is left behind this one, so nothing brings the reactor back by itself.
             self.flush(thread);
+        } else {
+            thread.held.begin(self.epoch);
         }
         Some(next)
     }
@@ -374,17 +385,19 @@ impl<J> Lane<J> {
         Some(job)
     }
 
-    /// After a job whose output was pushed quietly: wakes a sleeping reactor, or holds the wake
-    /// back while jobs wait behind this one. Held back is bounded by a count, by [`Lane::next_job`]
-    /// (the last job on the ring flushes before it runs) and by the reactor, which does not sleep
-    /// past the ageing limit while the ring holds a job.
+    /// After a job whose output was pushed quietly: wakes a sleeping reactor, or holds the wake back
+    /// while jobs wait behind this one and those since the last wake were short, so that no answer
+    /// waits long for others. What is held back is flushed before the last job on the ring runs and
+    /// before the thread waits; behind a job that turns out to be long it is found by the reactor, which
+    /// does not sleep past the ageing limit while the ring holds a job.
     pub fn completed(&self, index: ThreadIndex) {
         let Padded(thread) = &self.threads[index.0];
         thread.counts.completions.add_one();
-        let deferred = thread.deferred.load(Ordering::Relaxed) + 1;
-        thread.deferred.store(deferred, Ordering::Relaxed);
-        if deferred >= DEFERRED_WAKES_MAX || self.jobs.is_empty() {
+        thread.held.add();
+        if self.jobs.is_empty() {
             self.flush(thread);
+        } else if !thread.held.goes_on(self.epoch, self.policy.hold_back) {
+            self.wake_reactor(thread);
         }
     }
 
@@ -395,11 +408,13 @@ impl<J> Lane<J> {
     }
 
     fn flush(&self, thread: &Thread) {
-        if thread.deferred.load(Ordering::Relaxed) > 0 {
-            thread.deferred.store(0, Ordering::Relaxed);
-            if self.completions.wake_if_parked() {
-                thread.counts.pokes.add_one();
-            }
+        thread.held.end();
+        self.wake_reactor(thread);
+    }
+
+    fn wake_reactor(&self, thread: &Thread) {
+        if thread.held.take() && self.completions.wake_if_parked() {
+            thread.counts.pokes.add_one();
         }
     }
 

@@ -13,9 +13,19 @@ use crate::sync::{Arc, Mutex, lock};
 const HANGS_AFTER: Duration = Duration::from_secs(20);
 
 fn lane_with(thread_count: usize, policy: Policy) -> Lane<u32> {
-    let completions = Completions::new(1, Waker::new().expect("an eventfd"));
+    lane_before(&sleeping_reactor(), thread_count, policy)
+}
+
+fn lane_before(completions: &Arc<Completions>, thread_count: usize, policy: Policy) -> Lane<u32> {
     let turn = Arc::new(Turn::off());
-    Lane::with_policy(thread_count, 256, Arc::new(completions), policy, turn)
+    Lane::with_policy(thread_count, 256, Arc::clone(completions), policy, turn)
+}
+
+/// The completions of a reactor that has announced its sleep.
+fn sleeping_reactor() -> Arc<Completions> {
+    let completions = Completions::new(1, Waker::new().expect("an eventfd"));
+    assert!(completions.park());
+    Arc::new(completions)
 }
 
 fn elastic(thread_count: usize) -> Lane<u32> {
@@ -298,4 +308,46 @@ fn times_are_taken_where_they_are_asked_for_and_nowhere_else() {
         let times = lane.figures().threads[0].times;
         assert_eq!(times.map(|times| times.ring_wait.count), timed.then_some(1));
     }
+}
+
+/// Takes and answers so many jobs, of which more wait; returns after which the reactor was woken. It
+/// goes back to sleep each time.
+fn wakes_after(policy: Policy, count: usize, view: impl Fn()) -> Vec<usize> {
+    let completions = sleeping_reactor();
+    let lane = lane_before(&completions, 1, policy);
+    (0..255).for_each(|job| lane.submit(job).expect("room"));
+    let is_woken = |_: &usize| {
+        let pokes = completions.poke_count();
+        assert!(matches!(lane.try_next_job(ThreadIndex(0)), Some(Next::Job(_))));
+        view();
+        lane.completed(ThreadIndex(0));
+        assert!(completions.park());
+        completions.poke_count() > pokes
+    };
+    (1..=count).filter(is_woken).collect()
+}
+
+#[test]
+fn the_answers_of_short_jobs_share_a_wake() {
+    let policy = Policy { hold_back: HANGS_AFTER, ..Policy::default() };
+    assert_eq!(wakes_after(policy, 200, || ()), [64, 128, 192]);
+}
+
+#[test]
+fn the_answer_of_a_job_that_was_not_short_waits_for_no_other() {
+    let view = || std::thread::sleep(Duration::from_micros(300));
+    assert_eq!(wakes_after(Policy::default(), 5, view), [1, 2, 3, 4, 5]);
+}
+
+#[test]
+fn a_batch_of_short_jobs_ends_with_the_one_that_makes_it_long() {
+    let policy = Policy { hold_back: Duration::from_secs(1), ..Policy::default() };
+    let taken = std::cell::Cell::new(0);
+    let view = || {
+        taken.set(taken.get() + 1);
+        if taken.get() == 3 {
+            std::thread::sleep(Duration::from_secs(1));
+        }
+    };
+    assert_eq!(wakes_after(policy, 5, view), [3]);
 }
