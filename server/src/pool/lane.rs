@@ -5,7 +5,8 @@
 //! reactor: push · fence · read spinners, parked · wake the thread that parked last, by name
 //! ```
 //! Whoever moves a thread's word off PARKED first owns the transition and takes it off the parked
-//! count, so a burst into a parked lane wakes one thread and no wake is left over for later. A
+//! count, so a burst into a parked lane wakes one thread and no wake is left over for later. A job wakes
+//! a thread only if all of them show the word: one on its way to or from it looks at the ring itself. A
 //! spinner goes to park when it has found nothing, so a push that relied on it is found by the
 //! parking's second look.
 
@@ -226,8 +227,8 @@ impl<J> Lane<J> {
         self.jobs.push(Entry { job, pushed }).map_err(|entry| entry.job)?;
         if self.policy.every_job_wakes() {
             fence(Ordering::SeqCst);
-            if self.parked.0.load(Ordering::SeqCst) > 0 {
-                self.wake_idle();
+            if self.parked.0.load(Ordering::SeqCst) > 0 && self.wake_one() {
+                self.idle_wakes.add_one();
             }
         }
         Ok(())
@@ -243,15 +244,18 @@ impl<J> Lane<J> {
         fence(Ordering::SeqCst);
         if self.spinners.0.load(Ordering::SeqCst) == 0
             && self.parked.0.load(Ordering::SeqCst) >= self.threads.len()
+            && self.wake_if_all_parked()
         {
-            self.wake_idle();
+            self.idle_wakes.add_one();
         }
     }
 
-    fn wake_idle(&self) {
-        if self.wake_one() {
-            self.idle_wakes.add_one();
-        }
+    /// The count runs ahead of the words: a thread counts itself before it shows itself, and takes
+    /// itself off after. One that does not show itself parked is awake and looks at the ring, also if
+    /// it is found out only by the attempt to wake it; then no colder one is woken in its place.
+    fn wake_if_all_parked(&self) -> bool {
+        let (count, latest) = self.parked_threads();
+        count == self.threads.len() && latest.is_some_and(|thread| self.wake(thread))
     }
 
     /// For a ring that does not move: wakes the thread that parked last, if one is parked.
@@ -263,22 +267,32 @@ impl<J> Lane<J> {
 
     /// Wakes the thread that parked last. False: none is parked.
     pub fn wake_one(&self) -> bool {
-        loop {
-            let mut chosen: Option<(u64, &Thread)> = None;
-            for Padded(thread) in &self.threads {
-                if thread.parker.word().load(Ordering::SeqCst) == PARKED {
-                    let sequence = thread.park_sequence.load(Ordering::SeqCst);
-                    if chosen.is_none_or(|(highest, _)| sequence > highest) {
-                        chosen = Some((sequence, thread));
-                    }
-                }
-            }
-            let Some((_, thread)) = chosen else { return false };
-            if self.unpark(thread, WOKEN) {
-                thread.parker.unblock();
+        while let (_, Some(thread)) = self.parked_threads() {
+            if self.wake(thread) {
                 return true;
             }
         }
+        false
+    }
+
+    /// How many threads show themselves parked, and which of them parked last.
+    fn parked_threads(&self) -> (usize, Option<&Thread>) {
+        let is_parked = |thread: &&Thread| thread.parker.word().load(Ordering::SeqCst) == PARKED;
+        let mut count = 0;
+        let parked = self.threads.iter().map(|Padded(thread)| thread).filter(is_parked);
+        let latest = parked
+            .inspect(|_| count += 1)
+            .max_by_key(|thread| thread.park_sequence.load(Ordering::SeqCst));
+        (count, latest)
+    }
+
+    /// False: somebody else, or it itself, was first.
+    fn wake(&self, thread: &Thread) -> bool {
+        let is_ours = self.unpark(thread, WOKEN);
+        if is_ours {
+            thread.parker.unblock();
+        }
+        is_ours
     }
 
     /// Moves a thread off PARKED and takes it off the count; false if somebody else did.
@@ -416,6 +430,12 @@ impl<J> Lane<J> {
         if thread.held.take() && self.completions.wake_if_parked() {
             thread.counts.pokes.add_one();
         }
+    }
+
+    /// Whether a wake is on its way to the thread.
+    #[cfg(all(test, loom))]
+    pub(super) fn is_woken(&self, index: ThreadIndex) -> bool {
+        self.threads[index.0].0.parker.word().load(Ordering::SeqCst) == WOKEN
     }
 
     /// Gives every thread its pill and wakes all of them: each leaves when the ring is empty.

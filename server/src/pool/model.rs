@@ -298,6 +298,36 @@ fn a_burst_into_a_parked_lane_wakes_one_thread() {
 }
 
 #[test]
+fn a_job_beside_a_thread_that_goes_to_park_wakes_no_thread_that_parked_before_it() {
+    check(3, || {
+        let lane = lane_with(2, Policy::default());
+        let take = |index| {
+            let lane = Arc::clone(&lane);
+            thread::spawn(move || pool_thread(&lane, index))
+        };
+        let cold = take(0);
+        while lane.parked_count() < 1 {
+            thread::yield_now();
+        }
+        let warm = take(1);
+        lane.submit(7).expect("room");
+        lane.wake_for_work();
+        // Unless it found the job by itself and has parked once more, after the other.
+        let is_cold_woken = lane.is_woken(ThreadIndex(0)) && lane.pop_count() == 0;
+        assert!(!is_cold_woken, "the other is awake or parked after it");
+        // One wake at the most, and somebody takes it.
+        assert!(lane.figures().idle_wakes <= 1);
+        while lane.pop_count() == 0 {
+            thread::yield_now();
+        }
+        lane.stop();
+        let taken = [cold, warm].map(|taker| taker.join().expect("no panic")).concat();
+        assert_eq!(taken, [7]);
+        assert_eq!(lane.parked_count(), 0);
+    });
+}
+
+#[test]
 fn every_job_of_a_parallel_pool_finds_a_thread_of_its_own() {
     check(2, || {
         let lane = lane_with(2, Policy { parallel: true, ..Policy::default() });
