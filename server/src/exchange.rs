@@ -36,6 +36,8 @@ pub struct Completions {
     ready: Queue<Token>,
     reactor_parked: Padded<AtomicBool>,
     pokes: AtomicU64,
+    /// A reactor that sleeps does so until it is woken. Seldom written.
+    until_woken: AtomicBool,
     waker: Waker,
 }
 
@@ -47,6 +49,7 @@ impl Completions {
             ready: Queue::new(capacity.max(1)),
             reactor_parked: Padded(AtomicBool::new(false)),
             pokes: AtomicU64::new(0),
+            until_woken: AtomicBool::new(false),
             waker,
         }
     }
@@ -78,9 +81,19 @@ impl Completions {
         self.ready.pop()
     }
 
+    /// Producer, after a push: whether a reactor that sleeps, or goes to sleep without having seen the
+    /// push, does not look by itself, so that nothing may be held back from it.
+    pub(crate) fn sleeps_until_woken(&self) -> bool {
+        fence(Ordering::SeqCst);
+        self.until_woken.load(Ordering::SeqCst)
+    }
+
     /// Reactor: announces that it is about to sleep and looks again. False: something came, do not
-    /// sleep.
-    pub fn park(&self) -> bool {
+    /// sleep. `until_woken`: jobs wait, and it will not look by itself soon.
+    pub fn park(&self, until_woken: bool) -> bool {
+        if self.until_woken.load(Ordering::Relaxed) != until_woken {
+            self.until_woken.store(until_woken, Ordering::SeqCst);
+        }
         self.reactor_parked.0.store(true, Ordering::SeqCst);
         fence(Ordering::SeqCst);
         if self.ready.is_empty() {

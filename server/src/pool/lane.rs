@@ -258,11 +258,13 @@ impl<J> Lane<J> {
         count == self.threads.len() && latest.is_some_and(|thread| self.wake(thread))
     }
 
-    /// For a ring that does not move: wakes the thread that parked last, if one is parked.
-    pub fn wake_aged(&self) {
-        if self.wake_one() {
+    /// For a ring that does not move: wakes the thread that parked last. False: none is parked.
+    pub fn wake_aged(&self) -> bool {
+        let is_woken = self.wake_one();
+        if is_woken {
             self.aged_wakes.add_one();
         }
+        is_woken
     }
 
     /// Wakes the thread that parked last. False: none is parked.
@@ -403,14 +405,16 @@ impl<J> Lane<J> {
     /// while jobs wait behind this one and those since the last wake were short, so that no answer
     /// waits long for others. What is held back is flushed before the last job on the ring runs and
     /// before the thread waits; behind a job that turns out to be long it is found by the reactor, which
-    /// does not sleep past the ageing limit while the ring holds a job.
+    /// does not sleep past the ageing limit while the ring holds a job, or says that it does.
     pub fn completed(&self, index: ThreadIndex) {
         let Padded(thread) = &self.threads[index.0];
         thread.counts.completions.add_one();
         thread.held.add();
         if self.jobs.is_empty() {
             self.flush(thread);
-        } else if !thread.held.goes_on(self.epoch, self.policy.hold_back) {
+        } else if !thread.held.goes_on(self.epoch, self.policy.hold_back)
+            || self.completions.sleeps_until_woken()
+        {
             self.wake_reactor(thread);
         }
     }

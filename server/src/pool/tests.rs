@@ -24,7 +24,7 @@ fn lane_before(completions: &Arc<Completions>, thread_count: usize, policy: Poli
 /// The completions of a reactor that has announced its sleep.
 fn sleeping_reactor() -> Arc<Completions> {
     let completions = Completions::new(1, Waker::new().expect("an eventfd"));
-    assert!(completions.park());
+    assert!(completions.park(false));
     Arc::new(completions)
 }
 
@@ -313,7 +313,17 @@ fn times_are_taken_where_they_are_asked_for_and_nowhere_else() {
 /// Takes and answers so many jobs, of which more wait; returns after which the reactor was woken. It
 /// goes back to sleep each time.
 fn wakes_after(policy: Policy, count: usize, view: impl Fn()) -> Vec<usize> {
+    wakes_of_a_reactor(false, policy, count, view)
+}
+
+fn wakes_of_a_reactor(
+    until_woken: bool,
+    policy: Policy,
+    count: usize,
+    view: impl Fn(),
+) -> Vec<usize> {
     let completions = sleeping_reactor();
+    assert!(completions.park(until_woken));
     let lane = lane_before(&completions, 1, policy);
     (0..255).for_each(|job| lane.submit(job).expect("room"));
     let is_woken = |_: &usize| {
@@ -321,7 +331,7 @@ fn wakes_after(policy: Policy, count: usize, view: impl Fn()) -> Vec<usize> {
         assert!(matches!(lane.try_next_job(ThreadIndex(0)), Some(Next::Job(_))));
         view();
         lane.completed(ThreadIndex(0));
-        assert!(completions.park());
+        assert!(completions.park(until_woken));
         completions.poke_count() > pokes
     };
     (1..=count).filter(is_woken).collect()
@@ -350,4 +360,10 @@ fn a_batch_of_short_jobs_ends_with_the_one_that_makes_it_long() {
         }
     };
     assert_eq!(wakes_after(policy, 5, view), [3]);
+}
+
+#[test]
+fn nothing_is_held_back_from_a_reactor_that_does_not_look_by_itself() {
+    let policy = Policy { hold_back: HANGS_AFTER, ..Policy::default() };
+    assert_eq!(wakes_of_a_reactor(true, policy, 5, || ()), [1, 2, 3, 4, 5]);
 }

@@ -203,9 +203,7 @@ impl<I: Io> Reactor<I> {
             self.lane.wake_for_work();
         }
         let (waiting, pops) = (self.lane.waiting_count(), self.lane.pop_count());
-        if self.age.judge(self.now, waiting, pops) {
-            self.lane.wake_aged();
-        }
+        self.age.judge(self.now, waiting, pops, || self.lane.wake_aged());
     }
 
     /// How long the wait may take. `reactor_parked` is announced here unless there is work.
@@ -216,7 +214,7 @@ impl<I: Io> Reactor<I> {
         if !self.ready.is_empty() || emptying {
             return zero;
         }
-        if !self.completions.park() {
+        if !self.completions.park(self.age.is_left_to_threads()) {
             return zero;
         }
         let mut until = self.now + limits::SLEEP_MAX;
