@@ -64,7 +64,7 @@ pub(crate) struct Reactor<I: Io> {
     pub(super) spool: Spool,
     /// When the current pass began.
     pub(super) now: Instant,
-    /// Jobs were put on the ring since the lane was last woken.
+    /// Jobs were put on the ring since the lane was last woken; never between two passes.
     pub(super) submitted: bool,
     /// With `--request-id`.
     pub(super) request_ids: Option<RequestIds>,
@@ -199,9 +199,7 @@ impl<I: Io> Reactor<I> {
         }
         self.take_ready();
         self.arm_listeners();
-        if std::mem::take(&mut self.submitted) {
-            self.lane.wake_for_work();
-        }
+        self.wake_lane();
         let (waiting, pops) = (self.lane.waiting_count(), self.lane.pop_count());
         self.age.judge(self.now, waiting, pops, || self.lane.wake_aged());
     }
@@ -239,6 +237,8 @@ impl<I: Io> Reactor<I> {
         while let Some(event) = self.io.next_event() {
             self.dispatch_event(event);
         }
+        // A thread gets up while the rest of the pass goes on.
+        self.wake_lane();
         self.io.end_pass();
         if let Phase::Emptying { idle_until } = self.phase
             && !self.accepted
@@ -265,6 +265,13 @@ impl<I: Io> Reactor<I> {
                 self.slots.remove(token);
             }
             Event::Woken => {}
+        }
+    }
+
+    /// Once for all jobs put on the ring since the last time.
+    fn wake_lane(&mut self) {
+        if std::mem::take(&mut self.submitted) {
+            self.lane.wake_for_work();
         }
     }
 
