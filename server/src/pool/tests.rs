@@ -40,6 +40,11 @@ fn wait_until(what: &str, condition: impl Fn() -> bool) {
     }
 }
 
+fn pass(time: Duration) {
+    let end = clock::now() + time;
+    wait_until("the end", || clock::now() >= end);
+}
+
 fn wait_until_parked<J>(lane: &Lane<J>, count: usize) {
     wait_until("the parking", || lane.parked_count() == count);
 }
@@ -345,7 +350,7 @@ fn the_answers_of_short_jobs_share_a_wake() {
 
 #[test]
 fn the_answer_of_a_job_that_was_not_short_waits_for_no_other() {
-    let view = || std::thread::sleep(Duration::from_micros(300));
+    let view = || pass(Duration::from_micros(300));
     assert_eq!(wakes_after(Policy::default(), 5, view), [1, 2, 3, 4, 5]);
 }
 
@@ -356,7 +361,7 @@ fn a_batch_of_short_jobs_ends_with_the_one_that_makes_it_long() {
     let view = || {
         taken.set(taken.get() + 1);
         if taken.get() == 3 {
-            std::thread::sleep(Duration::from_secs(1));
+            pass(Duration::from_secs(1));
         }
     };
     assert_eq!(wakes_after(policy, 5, view), [3]);
