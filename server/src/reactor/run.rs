@@ -83,7 +83,7 @@ pub(crate) struct Reactor<I: Io> {
     pub(super) refusals: Refusals,
     /// Ring entries and events of connections that were gone.
     pub(super) late_count: u64,
-    age: AgeWatch,
+    pub(super) age: AgeWatch,
     counts: Arc<ReactorCounts>,
     balance: Balance,
     /// The public ones, then those of `--admin`.
@@ -174,12 +174,13 @@ impl<I: Io> Reactor<I> {
     }
 
     /// One turn: what there is to do, the wait, what came of it. `read_clock` is asked once, after
-    /// the wait (the simulation has a clock of its own), and before it too where passes are timed.
+    /// the wait (the simulation has a clock of its own), and before it too where passes are timed or
+    /// jobs wait.
     pub(super) fn pass(&mut self, read_clock: impl Fn() -> Instant) -> std_io::Result<()> {
-        self.before_wait();
-        let timeout = self.sleep_time();
+        let now = self.before_wait(&read_clock);
+        let timeout = self.sleep_time(now);
         if self.counts.is_timed() {
-            self.counts.pass_took(read_clock().saturating_duration_since(self.now));
+            self.counts.pass_took(now.saturating_duration_since(self.now));
         }
         self.counts.waited();
         let waited = self.io.wait(timeout);
@@ -190,7 +191,8 @@ impl<I: Io> Reactor<I> {
         Ok(())
     }
 
-    fn before_wait(&mut self) {
+    /// Returns the moment of its end, as far as anybody needs to know.
+    pub(super) fn before_wait(&mut self, read_clock: impl Fn() -> Instant) -> Instant {
         self.settle_completions();
         // The wheel's own ticks and no other clock: `sleep_time` ends at one of them. Before the wake,
         // since a tick may put a job on the ring.
@@ -201,11 +203,14 @@ impl<I: Io> Reactor<I> {
         self.arm_listeners();
         self.wake_lane();
         let (waiting, pops) = (self.lane.waiting_count(), self.lane.pop_count());
-        self.age.judge(self.now, waiting, pops, || self.lane.wake_aged());
+        // A job of a long pass is not as old as the pass.
+        let now = if waiting > 0 || self.counts.is_timed() { read_clock() } else { self.now };
+        self.age.judge(now, waiting, pops, || self.lane.wake_aged());
+        now
     }
 
-    /// How long the wait may take. `reactor_parked` is announced here unless there is work.
-    fn sleep_time(&mut self) -> Option<std::time::Duration> {
+    /// How long the wait may take that begins `now`. `reactor_parked` is announced here unless there is work.
+    fn sleep_time(&mut self, now: Instant) -> Option<std::time::Duration> {
         let zero = Some(std::time::Duration::ZERO);
         // What is put off ends a sleep: the pause by its moment, a withdrawal by its answer.
         let emptying = matches!(self.phase, Phase::Emptying { .. }) && !self.is_accepting_put_off();
@@ -229,7 +234,7 @@ impl<I: Io> Reactor<I> {
         for moment in deadlines.into_iter().flatten().chain(paused) {
             until = until.min(moment);
         }
-        Some(until.saturating_duration_since(self.now))
+        Some(until.saturating_duration_since(now))
     }
 
     fn take_events(&mut self) {
