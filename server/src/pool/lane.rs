@@ -19,7 +19,7 @@ use super::spin;
 use super::turn::Turn;
 use crate::clock;
 use crate::exchange::Completions;
-use crate::limits::HOLD_BACK;
+use crate::limits::{HOLD_BACK, POOL_SPIN, POOL_SPIN_ALL};
 use crate::sync::{
     Arc, AtomicBool, AtomicU64, AtomicUsize, Ordering, Padded, Parker, Queue, fence,
 };
@@ -71,11 +71,13 @@ impl Policy {
     /// What the knobs and the machine make of it. `free_threaded`: there is no interpreter lock.
     #[must_use]
     pub fn new(knobs: &Knobs, free_threaded: bool, cpu_count: usize) -> Self {
+        let usual = if knobs.elastic { POOL_SPIN } else { POOL_SPIN_ALL };
+        let spin = knobs.spin.unwrap_or(usual);
         Self {
             elastic: knobs.elastic,
             parallel: knobs.parallel.unwrap_or(free_threaded),
             // On one CPU a spin burns the very core that the producer needs.
-            spin: if cpu_count > 1 { knobs.spin } else { Duration::ZERO },
+            spin: if cpu_count > 1 { spin } else { Duration::ZERO },
             hold_back: HOLD_BACK,
             timed: knobs.debug,
         }

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use super::{Lane, Next, Policy, ThreadIndex, Turn};
+use super::{Knobs, Lane, Next, Policy, ThreadIndex, Turn};
 use crate::clock;
 use crate::exchange::Completions;
 use crate::reactor::wake::Waker;
@@ -371,4 +371,15 @@ fn a_batch_of_short_jobs_ends_with_the_one_that_makes_it_long() {
 fn nothing_is_held_back_from_a_reactor_that_does_not_look_by_itself() {
     let policy = Policy { hold_back: HANGS_AFTER, ..Policy::default() };
     assert_eq!(wakes_of_a_reactor(true, policy, 5, || ()), [1, 2, 3, 4, 5]);
+}
+
+#[test]
+fn idle_threads_spin_where_the_pool_is_not_elastic_unless_a_knob_or_a_single_cpu_says_otherwise() {
+    let spin_us = |elastic, spin: Option<u64>, cpu_count| {
+        let spin = spin.map(Duration::from_micros);
+        Policy::new(&Knobs { elastic, spin, ..Knobs::default() }, false, cpu_count).spin.as_micros()
+    };
+    assert_eq!((spin_us(true, None, 2), spin_us(false, None, 2)), (0, 10));
+    assert_eq!((spin_us(true, Some(7), 2), spin_us(false, Some(0), 2)), (7, 0));
+    assert_eq!((spin_us(true, Some(7), 1), spin_us(false, None, 1)), (0, 0));
 }
