@@ -427,6 +427,11 @@ impl<J> Lane<J> {
         self.flush(&self.threads[index.0].0);
     }
 
+    /// Whether the thread holds a wake back: its last jobs were short and more wait.
+    pub(super) fn holds_back(&self, index: ThreadIndex) -> bool {
+        self.threads[index.0].0.held.is_any()
+    }
+
     fn flush(&self, thread: &Thread) {
         thread.held.end();
         self.wake_reactor(thread);
