@@ -171,7 +171,7 @@ impl<J> Lane<J> {
 
     /// What its threads have in common with everybody who wants the interpreter lock.
     #[must_use]
-    pub fn turn(&self) -> &Turn {
+    pub fn turn(&self) -> &Arc<Turn> {
         &self.turn
     }
 

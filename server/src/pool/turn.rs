@@ -126,6 +126,21 @@ impl Turn {
         }
     }
 
+    /// Lets go of the lock for `wait` inside a job, and takes it back as a contender that says so.
+    pub fn detached<R: Send>(
+        &self,
+        interpreter: &impl Interpreter,
+        wait: impl FnOnce() -> R + Send,
+    ) -> R {
+        let result = interpreter.detached(|| {
+            let result = wait();
+            self.waiting();
+            result
+        });
+        self.attached();
+        result
+    }
+
     /// How many contenders wait for the lock.
     #[must_use]
     pub fn waiting_count(&self) -> usize {
@@ -307,6 +322,8 @@ mod tests {
         yields: AtomicU64,
         /// Of the contenders that wait, so many get the lock and pass it on at each drop.
         passers: AtomicU64,
+        /// When the thread last took the lock back: contenders that waited, itself among them.
+        waiting_at_acquire: AtomicU64,
         lane: Lane<u32>,
     }
 
@@ -326,6 +343,7 @@ mod tests {
                 lock_wait_us: AtomicU64::new(0),
                 yields: AtomicU64::new(0),
                 passers: AtomicU64::new(0),
+                waiting_at_acquire: AtomicU64::new(0),
                 lane,
             }
         }
@@ -359,6 +377,8 @@ mod tests {
                 self.lane.turn().drained();
             }
             let result = wait();
+            let waiting = self.lane.turn().waiting_count() as u64;
+            self.waiting_at_acquire.store(waiting, Ordering::Relaxed);
             self.pass(self.lock_wait_us.load(Ordering::Relaxed));
             result
         }
@@ -478,5 +498,14 @@ mod tests {
             }
             assert_eq!((stage.kept_alone(), stage.kept()), (kept, 0));
         }
+    }
+    #[test]
+    fn a_thread_that_waits_inside_a_job_says_when_it_wants_the_lock_back() {
+        let stage = Staged::new();
+        let turn = stage.lane.turn();
+        let snapshot = turn.snapshot();
+        assert_eq!(turn.detached(&&stage, || turn.waiting_count()), 0);
+        assert_eq!(stage.waiting_at_acquire.load(Ordering::Relaxed), 1);
+        assert_eq!((turn.waiting_count(), turn.snapshot() - snapshot), (0, 1));
     }
 }
