@@ -104,6 +104,7 @@ impl Default for Policy {
 #[derive(Debug)]
 struct Entry<J> {
     job: J,
+    is_request: bool,
     /// In a timed lane.
     pushed: Option<Instant>,
 }
@@ -225,8 +226,20 @@ impl<J> Lane<J> {
     /// # Errors
     /// The ring is full; the job comes back.
     pub fn submit(&self, job: J) -> Result<(), J> {
+        self.push(job, true)
+    }
+
+    /// The same for what is no request: the figures do not count it.
+    ///
+    /// # Errors
+    /// The ring is full; the job comes back.
+    pub fn submit_errand(&self, job: J) -> Result<(), J> {
+        self.push(job, false)
+    }
+
+    fn push(&self, job: J, is_request: bool) -> Result<(), J> {
         let pushed = self.policy.timed.then(clock::now);
-        self.jobs.push(Entry { job, pushed }).map_err(|entry| entry.job)?;
+        self.jobs.push(Entry { job, is_request, pushed }).map_err(|entry| entry.job)?;
         if self.policy.every_job_wakes() {
             fence(Ordering::SeqCst);
             if self.parked.0.load(Ordering::SeqCst) > 0 && self.wake_one() {
@@ -394,8 +407,11 @@ impl<J> Lane<J> {
     }
 
     fn pop(&self, thread: &Thread) -> Option<J> {
-        let Entry { job, pushed } = self.jobs.pop()?;
+        let Entry { job, is_request, pushed } = self.jobs.pop()?;
         self.pops.0.fetch_add(1, Ordering::Relaxed);
+        if !is_request {
+            return Some(job);
+        }
         thread.counts.jobs.add_one();
         if let (Some(times), Some(pushed)) = (&thread.counts.times, pushed) {
             times.ring_wait.record(clock::now().saturating_duration_since(pushed));

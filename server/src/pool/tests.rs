@@ -383,3 +383,13 @@ fn idle_threads_spin_where_the_pool_is_not_elastic_unless_a_knob_or_a_single_cpu
     assert_eq!((spin_us(true, Some(7), 2), spin_us(false, Some(0), 2)), (7, 0));
     assert_eq!((spin_us(true, Some(7), 1), spin_us(false, None, 1)), (0, 0));
 }
+
+#[test]
+fn what_is_no_request_is_taken_and_not_counted() {
+    let lane = lane_with(1, Policy { timed: true, ..Policy::default() });
+    lane.submit_errand(1).expect("room");
+    assert_eq!(lane.try_next_job(ThreadIndex(0)), Some(Next::Job(1)));
+    submit(&lane, 2);
+    assert_eq!(lane.try_next_job(ThreadIndex(0)), Some(Next::Job(2)));
+    assert_eq!((lane.pop_count(), jobs_of(&lane)), (2, vec![1]));
+}

@@ -508,4 +508,12 @@ mod tests {
         assert_eq!(stage.waiting_at_acquire.load(Ordering::Relaxed), 1);
         assert_eq!((turn.waiting_count(), turn.snapshot() - snapshot), (0, 1));
     }
+    #[test]
+    fn a_pill_is_no_job_that_was_kept() {
+        let stage = Staged::new();
+        let mut runner = stage.runner();
+        stage.lane.stop();
+        (0..16).for_each(|job| assert_eq!(runner.next_job(), Next::Job(job)));
+        assert_eq!((runner.next_job(), stage.kept()), (Next::Stop, 16));
+    }
 }

@@ -489,7 +489,7 @@ impl<I: Io> Reactor<I> {
         }
         if self.garbage.load(Ordering::Relaxed) > 0
             && self.lane.parked_count() == self.lane.thread_count()
-            && self.lane.submit(Job::Reclaim).is_ok()
+            && self.lane.submit_errand(Job::Reclaim).is_ok()
         {
             self.submitted = true;
         }
