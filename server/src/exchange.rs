@@ -30,12 +30,18 @@ use crate::sync::{
 /// Of a request target in a line of the log. **Unit**: bytes.
 const SHOWN_TARGET_BYTES_MAX: usize = 512;
 
+/// Written by whoever ends the reactor's sleep, and by the reactor.
+#[derive(Debug)]
+struct Sleep {
+    is_parked: AtomicBool,
+    pokes: AtomicU64,
+}
+
 /// The completion ring of one reactor and the word that says whether the reactor sleeps.
 #[derive(Debug)]
 pub struct Completions {
     ready: Queue<Token>,
-    reactor_parked: Padded<AtomicBool>,
-    pokes: AtomicU64,
+    sleep: Padded<Sleep>,
     /// A reactor that sleeps does so until it is woken. Seldom written.
     until_woken: AtomicBool,
     waker: Waker,
@@ -47,8 +53,7 @@ impl Completions {
     pub fn new(capacity: usize, waker: Waker) -> Self {
         Self {
             ready: Queue::new(capacity.max(1)),
-            reactor_parked: Padded(AtomicBool::new(false)),
-            pokes: AtomicU64::new(0),
+            sleep: Padded(Sleep { is_parked: AtomicBool::new(false), pokes: AtomicU64::new(0) }),
             until_woken: AtomicBool::new(false),
             waker,
         }
@@ -67,10 +72,10 @@ impl Completions {
     /// Wakes the reactor if it announced that it sleeps. False: it did not.
     pub fn wake_if_parked(&self) -> bool {
         fence(Ordering::SeqCst);
-        let poke = self.reactor_parked.0.load(Ordering::SeqCst)
-            && self.reactor_parked.0.swap(false, Ordering::SeqCst);
+        let poke = self.sleep.0.is_parked.load(Ordering::SeqCst)
+            && self.sleep.0.is_parked.swap(false, Ordering::SeqCst);
         if poke {
-            self.pokes.fetch_add(1, Ordering::Relaxed);
+            self.sleep.0.pokes.fetch_add(1, Ordering::Relaxed);
             self.waker.wake();
         }
         poke
@@ -94,30 +99,30 @@ impl Completions {
         if self.until_woken.load(Ordering::Relaxed) != until_woken {
             self.until_woken.store(until_woken, Ordering::SeqCst);
         }
-        self.reactor_parked.0.store(true, Ordering::SeqCst);
+        self.sleep.0.is_parked.store(true, Ordering::SeqCst);
         fence(Ordering::SeqCst);
         if self.ready.is_empty() {
             return true;
         }
-        self.reactor_parked.0.store(false, Ordering::SeqCst);
+        self.sleep.0.is_parked.store(false, Ordering::SeqCst);
         false
     }
 
     /// Reactor: takes the announcement back after its wait.
     pub fn unpark(&self) {
-        self.reactor_parked.0.store(false, Ordering::SeqCst);
+        self.sleep.0.is_parked.store(false, Ordering::SeqCst);
     }
 
     /// Whether the reactor announced that it sleeps and nobody has woken it.
     #[cfg(all(test, loom))]
     pub(crate) fn is_parked(&self) -> bool {
-        self.reactor_parked.0.load(Ordering::SeqCst)
+        self.sleep.0.is_parked.load(Ordering::SeqCst)
     }
 
     /// How often a producer had to wake the reactor.
     #[must_use]
     pub fn poke_count(&self) -> u64 {
-        self.pokes.load(Ordering::Relaxed)
+        self.sleep.0.pokes.load(Ordering::Relaxed)
     }
 
     /// Wakes the reactor whatever it does: for commands, not for output.

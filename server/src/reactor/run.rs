@@ -202,7 +202,7 @@ impl<I: Io> Reactor<I> {
         self.take_ready();
         self.arm_listeners();
         self.wake_lane();
-        let (waiting, pops) = (self.lane.waiting_count(), self.lane.pop_count());
+        let (waiting, pops) = self.lane.progress();
         // A job of a long pass is not as old as the pass.
         let now = if waiting > 0 || self.counts.is_timed() { read_clock() } else { self.now };
         self.age.judge(now, waiting, pops, || self.lane.wake_aged());
