@@ -26,7 +26,7 @@ use super::figures::{Count, ThreadCounts};
 use super::lane::{Lane, Next, ThreadIndex};
 use crate::clock;
 use crate::limits::{TURN_SLICE, TURN_WAITED, TURN_YIELD_MAX};
-use crate::sync::{AtomicU64, AtomicUsize, Ordering, Padded};
+use crate::sync::{AtomicU64, Ordering, Padded};
 
 /// What the scheduling needs of an interpreter. One value belongs to one thread, which is attached
 /// (holds the lock, where there is one) except inside [`Interpreter::detached`].
@@ -64,13 +64,16 @@ impl Host for System {
     }
 }
 
+/// One attach in [`Turn::word`].
+const ATTACH: u64 = 1 << 32;
+
 /// What all contenders for one interpreter's lock share.
 #[derive(Debug)]
 pub struct Turn {
-    /// Contenders that wait for the lock, as far as they said so.
-    waiters: Padded<AtomicUsize>,
-    /// How often a contender got it. Changed only by its holder.
-    attaches: Padded<AtomicU64>,
+    /// Low half: contenders that wait for the lock, as far as they said so. High half: how often one of
+    /// them got it, which only its holder changes and which may wrap. In one word, so that getting it is
+    /// one step.
+    word: Padded<AtomicU64>,
     is_on: bool,
     keeps: bool,
     /// One contender, and a lock that others than contenders may want.
@@ -84,8 +87,7 @@ impl Turn {
     pub fn new(has_lock: bool, contenders: usize, knobs: &super::Knobs) -> Self {
         let is_on = has_lock && contenders > 1 && knobs.turn;
         Self {
-            waiters: Padded(AtomicUsize::new(0)),
-            attaches: Padded(AtomicU64::new(0)),
+            word: Padded(AtomicU64::new(0)),
             is_on,
             keeps: is_on && knobs.turn_keep,
             keeps_alone: has_lock && contenders == 1 && knobs.turn && knobs.turn_keep,
@@ -108,7 +110,7 @@ impl Turn {
     /// before it is sent; [`Turn::drained`] answers it.
     pub fn waiting(&self) {
         if self.is_on {
-            self.waiters.0.fetch_add(1, Ordering::SeqCst);
+            self.word.0.fetch_add(1, Ordering::SeqCst);
         }
     }
 
@@ -121,8 +123,7 @@ impl Turn {
     /// A contender that was waiting has the lock, which it holds while it says so.
     fn attached(&self) {
         if self.is_on {
-            self.waiters.0.fetch_sub(1, Ordering::SeqCst);
-            self.attaches.0.fetch_add(1, Ordering::SeqCst);
+            self.word.0.fetch_add(ATTACH - 1, Ordering::SeqCst);
         }
     }
 
@@ -144,11 +145,11 @@ impl Turn {
     /// How many contenders wait for the lock.
     #[must_use]
     pub fn waiting_count(&self) -> usize {
-        self.waiters.0.load(Ordering::SeqCst)
+        (self.word.0.load(Ordering::SeqCst) % ATTACH) as usize
     }
 
     fn snapshot(&self) -> u64 {
-        self.attaches.0.load(Ordering::SeqCst)
+        self.word.0.load(Ordering::SeqCst) / ATTACH
     }
 
     /// Stands back until somebody has got the lock since the snapshot. False: nobody waits.
