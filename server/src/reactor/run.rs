@@ -64,7 +64,7 @@ pub(crate) struct Reactor<I: Io> {
     pub(super) spool: Spool,
     /// When the current pass began.
     pub(super) now: Instant,
-    /// Jobs were put on the ring since the lane was last woken; never between two passes.
+    /// Jobs were put on the ring since the lane was last woken.
     pub(super) submitted: bool,
     /// With `--request-id`.
     pub(super) request_ids: Option<RequestIds>,
@@ -193,6 +193,9 @@ impl<I: Io> Reactor<I> {
 
     /// Returns the moment of its end, as far as anybody needs to know.
     pub(super) fn before_wait(&mut self, read_clock: impl Fn() -> Instant) -> Instant {
+        // After the command was obeyed, which may change an answer; a thread gets up while the rest of
+        // the pass goes on.
+        self.wake_lane();
         self.settle_completions();
         // The wheel's own ticks and no other clock: `sleep_time` ends at one of them. Before the wake,
         // since a tick may put a job on the ring.
@@ -242,8 +245,6 @@ impl<I: Io> Reactor<I> {
         while let Some(event) = self.io.next_event() {
             self.dispatch_event(event);
         }
-        // A thread gets up while the rest of the pass goes on.
-        self.wake_lane();
         self.io.end_pass();
         if let Phase::Emptying { idle_until } = self.phase
             && !self.accepted
@@ -281,6 +282,7 @@ impl<I: Io> Reactor<I> {
     }
 
     fn settle_completions(&mut self) {
+        debug_assert!(!self.submitted, "the lane waits for what has nothing to do with it");
         // Bounded, so that a lane that answers as fast as we settle does not hold the kernel up.
         for _ in 0..limits::EVENTS_PER_PASS_MAX {
             let Some(token) = self.completions.pop() else { break };
