@@ -38,6 +38,23 @@ def load(server, path="/?busy_ms=0.3", connections=CONNECTIONS, each=REQUESTS_EA
     return names
 
 
+def flood(server):
+    """As many requests as [`load`], which all wait at once: each client sends before any reads."""
+    request = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"
+    connections = [http.client.HTTPConnection("127.0.0.1", server.port, timeout=30) for _ in range(CONNECTIONS)]
+    for connection in connections:
+        connection.connect()
+    for _ in range(REQUESTS_EACH):
+        for connection in connections:
+            connection.sock.sendall(request)
+        for connection in connections:
+            response = http.client.HTTPResponse(connection.sock)
+            response.begin()
+            response.read()
+    for connection in connections:
+        connection.close()
+
+
 def figures(server):
     """What `HOOPSNAKE_POOL_DEBUG=1` prints at the end: per thread, and the lane's and reactor's."""
     assert server.stop() == 0
@@ -90,15 +107,49 @@ def test_rule_10_no_turn_and_no_keeping_without_a_second_contender(serve, argume
     threads, _, _ = figures(server)
     assert total(threads, "jobs") == CONNECTIONS * REQUESTS_EACH
     assert total(threads, "kept") == total(threads, "yields") == 0
+    # Longer than the jobs whose answers share a wake.
+    assert total(threads, "kept_alone") == 0
+
+
+@pytest.mark.parametrize("keep", ["1", "0"])
+def test_rule_10_a_lone_thread_takes_several_short_jobs_an_attach(serve, keep):
+    server = serve_debug(serve, "--threads", "1", TURN_KEEP=keep)
+    flood(server)
+    threads, _, reactor = figures(server)
+    assert total(threads, "jobs") == CONNECTIONS * REQUESTS_EACH
+    assert (total(threads, "kept_alone") > 0) == (keep == "1")
+    assert total(threads, "kept") == total(threads, "yields") == 0
+    assert reactor["pokes_skipped"] > 0
+
+
+def test_a_full_pool_with_a_queued_request_leaves_the_reactor_asleep(serve):
+    """Nobody is parked who could be woken for it: a look at the ring would change nothing."""
+    server = serve_debug(serve, "--threads", "2")
+    load(server, "/?sleep_ms=1500", connections=3, each=1)
+    _, lane, reactor = figures(server)
+    assert lane["aged_wakes"] <= 2
+    # A look each millisecond would be two thousand.
+    assert reactor["waits"] < 700
+
+
+def test_rule_11_sleeping_views_find_their_threads_one_after_another(serve):
+    """POOL 3: each is woken for a ring that stands still, within the first view's sleep."""
+    server = serve_debug(serve, "--threads", "8")
+    names = load(server, "/?sleep_ms=1500", connections=8, each=1)
+    assert len(set(names)) == 8
+    _, lane, reactor = figures(server)
+    assert lane["idle_wakes"] + lane["aged_wakes"] <= 8 + 8
+    assert reactor["waits"] < 700
 
 
 def test_threads_that_are_not_needed_sleep(serve):
     """POOL 8: gap-separated jobs land on one thread, each after one wake."""
-    server = serve_debug(serve, "--threads", "8")
+    # A machine that keeps the thread from running makes its ring stand still; not here.
+    server = serve_debug(serve, "--threads", "8", WAKE_AGE_US="10000000")
     assert len(set(load(server, "/", connections=1, each=60))) == 1
     threads, lane, _ = figures(server)
     assert sorted(thread["jobs"] for thread in threads)[-2:] == [0, 60]
-    assert lane["idle_wakes"] + lane["aged_wakes"] <= 60
+    assert lane["idle_wakes"] <= 60 and lane["aged_wakes"] == 0
 
 
 @pytest.mark.parametrize("parallel, used", [("1", 4), ("0", 1)])

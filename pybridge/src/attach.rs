@@ -7,7 +7,7 @@
 //! [`Runner`]: hoopsnake_server::pool::Runner
 
 use hoopsnake_server::exchange::Exchange;
-use hoopsnake_server::pool::{Interpreter, System};
+use hoopsnake_server::pool::{Interpreter, System, Turn};
 use pyo3::prelude::*;
 
 /// The attached thread, as the scheduling sees it.
@@ -26,6 +26,8 @@ impl Interpreter for Attached<'_> {
 }
 
 /// Waits without the interpreter lock until a streamed response may grow. False: the client is gone.
-pub(crate) fn wait_for_credit(py: Python<'_>, exchange: &Exchange) -> bool {
-    !exchange.is_gone() && (exchange.has_credit() || py.detach(|| exchange.wait_for_credit()))
+/// Those who hold the lock meanwhile are told when it is wanted back.
+pub(crate) fn wait_for_credit(py: Python<'_>, exchange: &Exchange, turn: &Turn) -> bool {
+    let wait = || turn.detached(&Attached(py), || exchange.wait_for_credit());
+    !exchange.is_gone() && (exchange.has_credit() || wait())
 }

@@ -30,12 +30,20 @@ use crate::sync::{
 /// Of a request target in a line of the log. **Unit**: bytes.
 const SHOWN_TARGET_BYTES_MAX: usize = 512;
 
+/// Written by whoever ends the reactor's sleep, and by the reactor.
+#[derive(Debug)]
+struct Sleep {
+    is_parked: AtomicBool,
+    pokes: AtomicU64,
+}
+
 /// The completion ring of one reactor and the word that says whether the reactor sleeps.
 #[derive(Debug)]
 pub struct Completions {
     ready: Queue<Token>,
-    reactor_parked: Padded<AtomicBool>,
-    pokes: AtomicU64,
+    sleep: Padded<Sleep>,
+    /// A reactor that sleeps does so until it is woken. Seldom written.
+    until_woken: AtomicBool,
     waker: Waker,
 }
 
@@ -45,8 +53,8 @@ impl Completions {
     pub fn new(capacity: usize, waker: Waker) -> Self {
         Self {
             ready: Queue::new(capacity.max(1)),
-            reactor_parked: Padded(AtomicBool::new(false)),
-            pokes: AtomicU64::new(0),
+            sleep: Padded(Sleep { is_parked: AtomicBool::new(false), pokes: AtomicU64::new(0) }),
+            until_woken: AtomicBool::new(false),
             waker,
         }
     }
@@ -64,10 +72,10 @@ impl Completions {
     /// Wakes the reactor if it announced that it sleeps. False: it did not.
     pub fn wake_if_parked(&self) -> bool {
         fence(Ordering::SeqCst);
-        let poke = self.reactor_parked.0.load(Ordering::SeqCst)
-            && self.reactor_parked.0.swap(false, Ordering::SeqCst);
+        let poke = self.sleep.0.is_parked.load(Ordering::SeqCst)
+            && self.sleep.0.is_parked.swap(false, Ordering::SeqCst);
         if poke {
-            self.pokes.fetch_add(1, Ordering::Relaxed);
+            self.sleep.0.pokes.fetch_add(1, Ordering::Relaxed);
             self.waker.wake();
         }
         poke
@@ -78,33 +86,43 @@ impl Completions {
         self.ready.pop()
     }
 
+    /// Producer, after a push: whether a reactor that sleeps, or goes to sleep without having seen the
+    /// push, does not look by itself, so that nothing may be held back from it.
+    pub(crate) fn sleeps_until_woken(&self) -> bool {
+        fence(Ordering::SeqCst);
+        self.until_woken.load(Ordering::SeqCst)
+    }
+
     /// Reactor: announces that it is about to sleep and looks again. False: something came, do not
-    /// sleep.
-    pub fn park(&self) -> bool {
-        self.reactor_parked.0.store(true, Ordering::SeqCst);
+    /// sleep. `until_woken`: jobs wait, and it will not look by itself soon.
+    pub fn park(&self, until_woken: bool) -> bool {
+        if self.until_woken.load(Ordering::Relaxed) != until_woken {
+            self.until_woken.store(until_woken, Ordering::SeqCst);
+        }
+        self.sleep.0.is_parked.store(true, Ordering::SeqCst);
         fence(Ordering::SeqCst);
         if self.ready.is_empty() {
             return true;
         }
-        self.reactor_parked.0.store(false, Ordering::SeqCst);
+        self.sleep.0.is_parked.store(false, Ordering::SeqCst);
         false
     }
 
     /// Reactor: takes the announcement back after its wait.
     pub fn unpark(&self) {
-        self.reactor_parked.0.store(false, Ordering::SeqCst);
+        self.sleep.0.is_parked.store(false, Ordering::SeqCst);
     }
 
     /// Whether the reactor announced that it sleeps and nobody has woken it.
     #[cfg(all(test, loom))]
     pub(crate) fn is_parked(&self) -> bool {
-        self.reactor_parked.0.load(Ordering::SeqCst)
+        self.sleep.0.is_parked.load(Ordering::SeqCst)
     }
 
     /// How often a producer had to wake the reactor.
     #[must_use]
     pub fn poke_count(&self) -> u64 {
-        self.pokes.load(Ordering::Relaxed)
+        self.sleep.0.pokes.load(Ordering::Relaxed)
     }
 
     /// Wakes the reactor whatever it does: for commands, not for output.

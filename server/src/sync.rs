@@ -103,7 +103,8 @@ mod modelled {
         }
 
         pub(crate) fn len(&self) -> usize {
-            usize::from(!self.is_empty())
+            let states = self.cells.iter().map(|(state, _)| state.load(Ordering::Acquire));
+            states.into_iter().filter(|state| *state == FILLED).count()
         }
     }
 }

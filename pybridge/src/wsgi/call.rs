@@ -132,7 +132,7 @@ impl<'app> Worker<'app> {
             lane,
             index,
             environs: EnvironFactory::new(py, &application.options, &errors)?,
-            callables: Callables::new(py, &application.garbage)?,
+            callables: Callables::new(py, &application.garbage, lane.turn())?,
             errors: errors.unbind(),
             place: application.running.register(index, thread_ident(py)?),
         })
@@ -167,7 +167,7 @@ impl<'app> Worker<'app> {
     }
 
     fn replace_callables(&mut self, py: Python<'_>) {
-        match Callables::new(py, &self.application.garbage) {
+        match Callables::new(py, &self.application.garbage, self.lane.turn()) {
             Ok(fresh) => self.callables = fresh,
             // The old ones still work; whoever kept them could only disturb a later request.
             Err(error) => error.write_unraisable(py, None),
@@ -346,7 +346,7 @@ impl<'py> Stream<'_, 'py> {
     fn may_go_on(&self, py: Python<'_>) -> PyResult<bool> {
         // The generator is also run to its end when the last byte of a known length is out.
         let is_over = self.port.try_borrow_mut()?.response()?.is_over();
-        Ok(is_over || attach::wait_for_credit(py, self.exchange))
+        Ok(is_over || attach::wait_for_credit(py, self.exchange, self.completion.lane.turn()))
     }
 
     fn piece(&self, piece: &Bound<'_, PyBytes>) -> Result<Step, Failure> {

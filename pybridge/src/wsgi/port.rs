@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use hoopsnake_server::http::BodyLength;
 use hoopsnake_server::http::encode::{BadResponse, HeadEncoder};
+use hoopsnake_server::pool::Turn;
 use pyo3::exceptions::{PyAssertionError, PyConnectionResetError, PyTypeError, PyValueError};
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -25,6 +26,7 @@ pub(crate) struct ResponsePort {
     /// What `start_response` returns; only during a request, since it holds this object.
     write: Option<Py<PyAny>>,
     garbage: Arc<Garbage>,
+    turn: Arc<Turn>,
 }
 
 #[pymethods]
@@ -68,7 +70,7 @@ impl ResponsePort {
 
     /// PEP 3333, "The write() Callable".
     fn write(slf: &Bound<'_, Self>, data: &Bound<'_, PyBytes>) -> PyResult<()> {
-        let exchange = {
+        let (exchange, turn) = {
             let mut port = slf.try_borrow_mut()?;
             let port = &mut *port;
             let response = port.response.as_mut().ok_or_else(over)?;
@@ -78,9 +80,9 @@ impl ResponsePort {
             })?;
             response.put(data.as_bytes(), || port.garbage.lend(data));
             response.flush();
-            Arc::clone(response.exchange())
+            (Arc::clone(response.exchange()), Arc::clone(&port.turn))
         };
-        if attach::wait_for_credit(slf.py(), &exchange) {
+        if attach::wait_for_credit(slf.py(), &exchange, &turn) {
             Ok(())
         } else {
             Err(PyConnectionResetError::new_err("the client is gone"))
@@ -111,8 +113,9 @@ pub(super) struct Callables {
 impl Callables {
     /// # Errors
     /// Out of memory.
-    pub(super) fn new(py: Python<'_>, garbage: &Arc<Garbage>) -> PyResult<Self> {
-        let port = ResponsePort { response: None, write: None, garbage: Arc::clone(garbage) };
+    pub(super) fn new(py: Python<'_>, garbage: &Arc<Garbage>, turn: &Arc<Turn>) -> PyResult<Self> {
+        let (garbage, turn) = (Arc::clone(garbage), Arc::clone(turn));
+        let port = ResponsePort { response: None, write: None, garbage, turn };
         let port = Bound::new(py, port)?;
         Ok(Self {
             start_response: port.getattr(intern!(py, "start_response"))?.unbind(),

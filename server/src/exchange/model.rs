@@ -64,7 +64,7 @@ fn rules_7_every_piece_is_taken_in_order_and_the_ring_never_holds_two_entries_of
                 exchange.take_outputs(&mut taken);
                 continue;
             }
-            if completions.park() {
+            if completions.park(false) {
                 while completions.is_parked() {
                     thread::yield_now();
                 }

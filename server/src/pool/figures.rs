@@ -92,6 +92,7 @@ fn upper_of(bucket: usize) -> u64 {
 pub(super) struct ThreadCounts {
     pub(super) jobs: Count,
     pub(super) kept: Count,
+    pub(super) kept_alone: Count,
     pub(super) drops_in_slice: Count,
     pub(super) yields: Count,
     pub(super) completions: Count,
@@ -129,6 +130,7 @@ impl ThreadCounts {
         ThreadFigures {
             jobs: self.jobs.get(),
             kept: self.kept.get(),
+            kept_alone: self.kept_alone.get(),
             drops_in_slice: self.drops_in_slice.get(),
             yields: self.yields.get(),
             completions: self.completions.get(),
@@ -206,10 +208,12 @@ pub struct Summary {
 /// One thread's figures since its start.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct ThreadFigures {
-    /// Jobs taken.
+    /// Requests taken.
     pub jobs: u64,
-    /// Of them, taken without letting go of the interpreter lock.
+    /// Of them, taken inside a slice without letting go of the interpreter lock.
     pub kept: u64,
+    /// Of them, taken outside a slice without letting go of it: nobody waited.
+    pub kept_alone: u64,
     /// Times that the lock was let go within a slice although the ring held a job: none with the keep
     /// rule on.
     pub drops_in_slice: u64,
@@ -283,8 +287,8 @@ pub fn table(lane: &LaneFigures, reactor: &ReactorFigures) -> String {
     for (index, thread) in lane.threads.iter().enumerate() {
         let _ = writeln!(
             text,
-            "thread {index}: jobs={} kept={} drops_in_slice={} yields={}",
-            thread.jobs, thread.kept, thread.drops_in_slice, thread.yields
+            "thread {index}: jobs={} kept={} kept_alone={} drops_in_slice={} yields={}",
+            thread.jobs, thread.kept, thread.kept_alone, thread.drops_in_slice, thread.yields
         );
         if let Some(times) = &thread.times
             && thread.jobs > 0
@@ -373,8 +377,8 @@ mod tests {
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines[0], "lane: threads=2 idle_wakes=1 aged_wakes=0");
         assert!(lines[1].ends_with("passes_over_4ms=2 passes_over_8ms=1"), "{}", lines[1]);
-        assert_eq!(lines[2], "thread 0: jobs=3 kept=2 drops_in_slice=0 yields=0");
+        assert_eq!(lines[2], "thread 0: jobs=3 kept=2 kept_alone=0 drops_in_slice=0 yields=0");
         assert!(lines[4].starts_with("  GIL-wait  n=1 ") && lines[4].ends_with("max=2500.0 us"));
-        assert_eq!(lines[6], "thread 1: jobs=0 kept=0 drops_in_slice=0 yields=0");
+        assert_eq!(lines[6], "thread 1: jobs=0 kept=0 kept_alone=0 drops_in_slice=0 yields=0");
     }
 }

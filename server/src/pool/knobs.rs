@@ -7,7 +7,7 @@ use std::ffi::OsString;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use crate::limits::{POOL_SPIN, WAKE_AGE};
+use crate::limits::WAKE_AGE;
 
 /// What every knob's name begins with.
 const PREFIX: &str = "HOOPSNAKE_POOL_";
@@ -31,8 +31,9 @@ pub struct Knobs {
     pub parallel: Option<bool>,
     /// `_WAKE_AGE_US`: how long a ring may hold a job without moving before a sibling is woken.
     pub wake_age: Duration,
-    /// `_SPIN_US`: how long an idle thread looks at the ring before it parks.
-    pub spin: Duration,
+    /// `_SPIN_US`: how long an idle thread looks at the ring before it parks; `None`: not at all, or
+    /// as every thread does that is not elastic.
+    pub spin: Option<Duration>,
     /// `_DEBUG`: times are taken, and a table of them is printed when the worker ends.
     pub debug: bool,
 }
@@ -45,7 +46,7 @@ impl Default for Knobs {
             elastic: true,
             parallel: None,
             wake_age: WAKE_AGE,
-            spin: POOL_SPIN,
+            spin: None,
             debug: false,
         }
     }
@@ -109,7 +110,15 @@ impl Knobs {
                 known.map_err(|_| "expected 0 or 1; the interpreter decides".to_owned())
             }
             "WAKE_AGE_US" => microseconds(value, WAKE_AGE_US, &mut self.wake_age),
-            "SPIN_US" => microseconds(value, SPIN_US, &mut self.spin),
+            "SPIN_US" => {
+                let mut spin = Duration::ZERO;
+                let known = microseconds(value, SPIN_US, &mut spin);
+                if known.is_ok() {
+                    self.spin = Some(spin);
+                }
+                known
+                    .map_err(|_| "expected whole microseconds from 0 to 1000; it is not set".into())
+            }
             _ => Err(format!(
                 "there is no such knob; there are {PREFIX}TURN, _TURN_KEEP, _ELASTIC, _PARALLEL, \
                  _WAKE_AGE_US, _SPIN_US and _DEBUG"
@@ -180,7 +189,7 @@ mod tests {
             elastic: false,
             parallel: Some(true),
             wake_age: Duration::from_micros(500),
-            spin: Duration::from_micros(10),
+            spin: Some(Duration::from_micros(10)),
             debug: true,
         };
         assert_eq!(knobs, wanted);
@@ -204,7 +213,7 @@ mod tests {
                 "HOOPSNAKE_POOL_PARALLEL=: expected 0 or 1; the interpreter decides",
                 "HOOPSNAKE_POOL_SPINS=1: there is no such knob; there are HOOPSNAKE_POOL_TURN, \
                  _TURN_KEEP, _ELASTIC, _PARALLEL, _WAKE_AGE_US, _SPIN_US and _DEBUG",
-                "HOOPSNAKE_POOL_SPIN_US=10us: expected whole microseconds from 0 to 1000; 0 is used",
+                "HOOPSNAKE_POOL_SPIN_US=10us: expected whole microseconds from 0 to 1000; it is not set",
                 "HOOPSNAKE_POOL_TURN=off: expected 0 or 1; 1 is used",
             ]
         );

@@ -5,24 +5,24 @@
 //! reactor: push · fence · read spinners, parked · wake the thread that parked last, by name
 //! ```
 //! Whoever moves a thread's word off PARKED first owns the transition and takes it off the parked
-//! count, so a burst into a parked lane wakes one thread and no wake is left over for later. A
+//! count, so a burst into a parked lane wakes one thread and no wake is left over for later. A job wakes
+//! a thread only if all of them show the word: one on its way to or from it looks at the ring itself. A
 //! spinner goes to park when it has found nothing, so a push that relied on it is found by the
 //! parking's second look.
 
 use std::time::{Duration, Instant};
 
 use super::figures::{Count, LaneFigures, ThreadCounts};
+use super::held::Held;
 use super::knobs::Knobs;
 use super::spin;
 use super::turn::Turn;
 use crate::clock;
 use crate::exchange::Completions;
+use crate::limits::{HOLD_BACK, POOL_SPIN, POOL_SPIN_ALL};
 use crate::sync::{
     Arc, AtomicBool, AtomicU64, AtomicUsize, Ordering, Padded, Parker, Queue, fence,
 };
-
-/// Completions a thread may hold back from a sleeping reactor while more jobs wait behind them.
-const DEFERRED_WAKES_MAX: usize = 64;
 
 const RUNNING: u32 = 0;
 const PARKED: u32 = 1;
@@ -41,15 +41,57 @@ pub enum Next<J> {
     Stop,
 }
 
+/// One thread: what wakers look at, and what only it writes.
 #[derive(Debug)]
 struct Thread {
+    sleep: Padded<Sleep>,
+    own: Padded<Own>,
+}
+
+#[derive(Debug)]
+struct Sleep {
     parker: Parker,
     /// When it parked, in the lane's count of parkings: the highest parked last and is warmest.
     park_sequence: AtomicU64,
     pill: AtomicBool,
-    /// Completions pushed without a wake since the last one. Only its own thread writes it.
-    deferred: AtomicUsize,
+}
+
+#[derive(Debug)]
+struct Own {
+    held: Held,
     counts: ThreadCounts,
+}
+
+impl Thread {
+    fn new(timed: bool) -> Self {
+        let sleep = Sleep {
+            parker: Parker::new(RUNNING),
+            park_sequence: AtomicU64::new(0),
+            pill: AtomicBool::new(false),
+        };
+        let own = Own { held: Held::default(), counts: ThreadCounts::new(timed) };
+        Self { sleep: Padded(sleep), own: Padded(own) }
+    }
+
+    fn parker(&self) -> &Parker {
+        &self.sleep.0.parker
+    }
+
+    fn counts(&self) -> &ThreadCounts {
+        &self.own.0.counts
+    }
+
+    fn held(&self) -> &Held {
+        &self.own.0.held
+    }
+}
+
+/// What only the thread that submits writes.
+#[derive(Debug, Default)]
+struct Submitter {
+    pushes: Count,
+    idle_wakes: Count,
+    aged_wakes: Count,
 }
 
 /// When an idle thread spins and when a job wakes a parked one.
@@ -62,6 +104,8 @@ pub struct Policy {
     pub parallel: bool,
     /// How long an idle thread looks at the ring before it parks.
     pub spin: Duration,
+    /// How long jobs may take, in all, whose answers share a wake of the reactor.
+    pub hold_back: Duration,
     /// Times are taken, see `figures`.
     pub timed: bool,
 }
@@ -70,11 +114,14 @@ impl Policy {
     /// What the knobs and the machine make of it. `free_threaded`: there is no interpreter lock.
     #[must_use]
     pub fn new(knobs: &Knobs, free_threaded: bool, cpu_count: usize) -> Self {
+        let usual = if knobs.elastic { POOL_SPIN } else { POOL_SPIN_ALL };
+        let spin = knobs.spin.unwrap_or(usual);
         Self {
             elastic: knobs.elastic,
             parallel: knobs.parallel.unwrap_or(free_threaded),
             // On one CPU a spin burns the very core that the producer needs.
-            spin: if cpu_count > 1 { knobs.spin } else { Duration::ZERO },
+            spin: if cpu_count > 1 { spin } else { Duration::ZERO },
+            hold_back: HOLD_BACK,
             timed: knobs.debug,
         }
     }
@@ -87,13 +134,20 @@ impl Policy {
 impl Default for Policy {
     /// Elastic, without spin and without times.
     fn default() -> Self {
-        Self { elastic: true, parallel: false, spin: Duration::ZERO, timed: false }
+        Self {
+            elastic: true,
+            parallel: false,
+            spin: Duration::ZERO,
+            hold_back: HOLD_BACK,
+            timed: false,
+        }
     }
 }
 
 #[derive(Debug)]
 struct Entry<J> {
     job: J,
+    is_request: bool,
     /// In a timed lane.
     pushed: Option<Instant>,
 }
@@ -102,17 +156,15 @@ struct Entry<J> {
 #[derive(Debug)]
 pub struct Lane<J> {
     jobs: Queue<Entry<J>>,
-    threads: Box<[Padded<Thread>]>,
+    threads: Box<[Thread]>,
     parked: Padded<AtomicUsize>,
     spinners: Padded<AtomicUsize>,
     parkings: Padded<AtomicU64>,
-    pops: Padded<AtomicU64>,
     completions: Arc<Completions>,
     policy: Policy,
     turn: Arc<Turn>,
-    /// Written by the thread that submits.
-    idle_wakes: Count,
-    aged_wakes: Count,
+    epoch: Instant,
+    submitter: Padded<Submitter>,
 }
 
 impl<J> Lane<J> {
@@ -133,33 +185,23 @@ impl<J> Lane<J> {
         policy: Policy,
         turn: Arc<Turn>,
     ) -> Self {
-        let thread = |_| {
-            Padded(Thread {
-                parker: Parker::new(RUNNING),
-                park_sequence: AtomicU64::new(0),
-                pill: AtomicBool::new(false),
-                deferred: AtomicUsize::new(0),
-                counts: ThreadCounts::new(policy.timed),
-            })
-        };
         Self {
             jobs: Queue::new(capacity.max(1)),
-            threads: (0..thread_count).map(thread).collect(),
+            threads: (0..thread_count).map(|_| Thread::new(policy.timed)).collect(),
             parked: Padded(AtomicUsize::new(0)),
             spinners: Padded(AtomicUsize::new(0)),
             parkings: Padded(AtomicU64::new(0)),
-            pops: Padded(AtomicU64::new(0)),
             completions,
             policy,
             turn,
-            idle_wakes: Count::default(),
-            aged_wakes: Count::default(),
+            epoch: clock::now(),
+            submitter: Padded::default(),
         }
     }
 
     /// What its threads have in common with everybody who wants the interpreter lock.
     #[must_use]
-    pub fn turn(&self) -> &Turn {
+    pub fn turn(&self) -> &Arc<Turn> {
         &self.turn
     }
 
@@ -173,14 +215,14 @@ impl<J> Lane<J> {
     #[must_use]
     pub fn figures(&self) -> LaneFigures {
         LaneFigures {
-            threads: self.threads.iter().map(|Padded(thread)| thread.counts.snapshot()).collect(),
-            idle_wakes: self.idle_wakes.get(),
-            aged_wakes: self.aged_wakes.get(),
+            threads: self.threads.iter().map(|thread| thread.counts().snapshot()).collect(),
+            idle_wakes: self.submitter.0.idle_wakes.get(),
+            aged_wakes: self.submitter.0.aged_wakes.get(),
         }
     }
 
     pub(super) fn counts(&self, index: ThreadIndex) -> &ThreadCounts {
-        &self.threads[index.0].0.counts
+        self.threads[index.0].counts()
     }
 
     /// How many threads the lane has.
@@ -201,10 +243,17 @@ impl<J> Lane<J> {
         self.jobs.len()
     }
 
-    /// How many jobs were taken since the start: the sign of progress.
+    /// How many jobs were taken since the start, the sign of progress: those that were pushed and wait
+    /// no more. Who does not submit may be told less.
     #[must_use]
     pub fn pop_count(&self) -> u64 {
-        self.pops.0.load(Ordering::Relaxed)
+        self.progress().1
+    }
+
+    /// [`Lane::waiting_count`] and [`Lane::pop_count`] of one moment.
+    pub(crate) fn progress(&self) -> (usize, u64) {
+        let waiting = self.jobs.len();
+        (waiting, self.submitter.0.pushes.get().saturating_sub(waiting as u64))
     }
 
     /// Puts a job on the ring. Whom it wakes is up to [`Lane::wake_for_work`], unless the policy says
@@ -213,12 +262,25 @@ impl<J> Lane<J> {
     /// # Errors
     /// The ring is full; the job comes back.
     pub fn submit(&self, job: J) -> Result<(), J> {
+        self.push(job, true)
+    }
+
+    /// The same for what is no request: the figures do not count it.
+    ///
+    /// # Errors
+    /// The ring is full; the job comes back.
+    pub fn submit_errand(&self, job: J) -> Result<(), J> {
+        self.push(job, false)
+    }
+
+    fn push(&self, job: J, is_request: bool) -> Result<(), J> {
         let pushed = self.policy.timed.then(clock::now);
-        self.jobs.push(Entry { job, pushed }).map_err(|entry| entry.job)?;
+        self.jobs.push(Entry { job, is_request, pushed }).map_err(|entry| entry.job)?;
+        self.submitter.0.pushes.add_one();
         if self.policy.every_job_wakes() {
             fence(Ordering::SeqCst);
-            if self.parked.0.load(Ordering::SeqCst) > 0 {
-                self.wake_idle();
+            if self.parked.0.load(Ordering::SeqCst) > 0 && self.wake_one() {
+                self.submitter.0.idle_wakes.add_one();
             }
         }
         Ok(())
@@ -234,48 +296,63 @@ impl<J> Lane<J> {
         fence(Ordering::SeqCst);
         if self.spinners.0.load(Ordering::SeqCst) == 0
             && self.parked.0.load(Ordering::SeqCst) >= self.threads.len()
+            && self.wake_if_all_parked()
         {
-            self.wake_idle();
+            self.submitter.0.idle_wakes.add_one();
         }
     }
 
-    fn wake_idle(&self) {
-        if self.wake_one() {
-            self.idle_wakes.add_one();
-        }
+    /// The count runs ahead of the words: a thread counts itself before it shows itself, and takes
+    /// itself off after. One that does not show itself parked is awake and looks at the ring, also if
+    /// it is found out only by the attempt to wake it; then no colder one is woken in its place.
+    fn wake_if_all_parked(&self) -> bool {
+        let (count, latest) = self.parked_threads();
+        count == self.threads.len() && latest.is_some_and(|thread| self.wake(thread))
     }
 
-    /// For a ring that does not move: wakes the thread that parked last, if one is parked.
-    pub fn wake_aged(&self) {
-        if self.wake_one() {
-            self.aged_wakes.add_one();
+    /// For a ring that does not move: wakes the thread that parked last. False: none is parked.
+    pub fn wake_aged(&self) -> bool {
+        let is_woken = self.wake_one();
+        if is_woken {
+            self.submitter.0.aged_wakes.add_one();
         }
+        is_woken
     }
 
     /// Wakes the thread that parked last. False: none is parked.
     pub fn wake_one(&self) -> bool {
-        loop {
-            let mut chosen: Option<(u64, &Thread)> = None;
-            for Padded(thread) in &self.threads {
-                if thread.parker.word().load(Ordering::SeqCst) == PARKED {
-                    let sequence = thread.park_sequence.load(Ordering::SeqCst);
-                    if chosen.is_none_or(|(highest, _)| sequence > highest) {
-                        chosen = Some((sequence, thread));
-                    }
-                }
-            }
-            let Some((_, thread)) = chosen else { return false };
-            if self.unpark(thread, WOKEN) {
-                thread.parker.unblock();
+        while let (_, Some(thread)) = self.parked_threads() {
+            if self.wake(thread) {
                 return true;
             }
         }
+        false
+    }
+
+    /// How many threads show themselves parked, and which of them parked last.
+    fn parked_threads(&self) -> (usize, Option<&Thread>) {
+        let is_parked = |thread: &&Thread| thread.parker().word().load(Ordering::SeqCst) == PARKED;
+        let mut count = 0;
+        let parked = self.threads.iter().filter(is_parked);
+        let latest = parked
+            .inspect(|_| count += 1)
+            .max_by_key(|thread| thread.sleep.0.park_sequence.load(Ordering::SeqCst));
+        (count, latest)
+    }
+
+    /// False: somebody else, or it itself, was first.
+    fn wake(&self, thread: &Thread) -> bool {
+        let is_ours = self.unpark(thread, WOKEN);
+        if is_ours {
+            thread.parker().unblock();
+        }
+        is_ours
     }
 
     /// Moves a thread off PARKED and takes it off the count; false if somebody else did.
     fn unpark(&self, thread: &Thread, to: u32) -> bool {
         let moved =
-            thread.parker.word().compare_exchange(PARKED, to, Ordering::SeqCst, Ordering::SeqCst);
+            thread.parker().word().compare_exchange(PARKED, to, Ordering::SeqCst, Ordering::SeqCst);
         if moved.is_ok() {
             self.parked.0.fetch_sub(1, Ordering::SeqCst);
         }
@@ -285,9 +362,11 @@ impl<J> Lane<J> {
     /// Takes a job, or the pill of an empty ring, without waiting: what a thread may do that holds the
     /// interpreter lock. **Panics** if `index` is not a thread of this lane.
     pub fn try_next_job(&self, index: ThreadIndex) -> Option<Next<J>> {
-        let Padded(thread) = &self.threads[index.0];
+        let thread = &self.threads[index.0];
         let next = self.take(thread)?;
-        if self.jobs.is_empty() {
+        if !self.jobs.is_empty() {
+            thread.held().begin(self.epoch);
+        } else if thread.held().is_any() {
             // No job is left behind this one, so nothing brings the reactor back by itself.
             self.flush(thread);
         }
@@ -297,7 +376,7 @@ impl<J> Lane<J> {
     /// Takes a job, waiting for one. A thread's pill is read only when the ring is empty: what was
     /// accepted is answered. **Panics** if `index` is not a thread of this lane.
     pub fn next_job(&self, index: ThreadIndex) -> Next<J> {
-        let Padded(thread) = &self.threads[index.0];
+        let thread = &self.threads[index.0];
         if let Some(next) = self.try_next_job(index) {
             return next;
         }
@@ -339,18 +418,18 @@ impl<J> Lane<J> {
     /// Announces, looks again, blocks. `None`: woken.
     fn park(&self, thread: &Thread) -> Option<Next<J>> {
         let sequence = self.parkings.0.fetch_add(1, Ordering::SeqCst) + 1;
-        thread.park_sequence.store(sequence, Ordering::SeqCst);
+        thread.sleep.0.park_sequence.store(sequence, Ordering::SeqCst);
         self.parked.0.fetch_add(1, Ordering::SeqCst);
-        thread.parker.word().store(PARKED, Ordering::SeqCst);
+        thread.parker().word().store(PARKED, Ordering::SeqCst);
         fence(Ordering::SeqCst);
         let next = self.take(thread);
         if next.is_none() {
-            thread.parker.block_while(PARKED);
+            thread.parker().block_while(PARKED);
         } else if self.unpark(thread, RUNNING) {
             return next;
         }
         // Somebody's wake has taken us off the count, also if it came before we blocked.
-        thread.parker.word().store(RUNNING, Ordering::SeqCst);
+        thread.parker().word().store(RUNNING, Ordering::SeqCst);
         next
     }
 
@@ -360,53 +439,72 @@ impl<J> Lane<J> {
         }
         // Jobs precede pills, but the look above may have come before both: look again, or the last
         // job stays on the ring (the model found this).
-        let stopping = thread.pill.load(Ordering::SeqCst);
+        let stopping = thread.sleep.0.pill.load(Ordering::SeqCst);
         stopping.then(|| self.pop(thread).map_or(Next::Stop, Next::Job))
     }
 
     fn pop(&self, thread: &Thread) -> Option<J> {
-        let Entry { job, pushed } = self.jobs.pop()?;
-        self.pops.0.fetch_add(1, Ordering::Relaxed);
-        thread.counts.jobs.add_one();
-        if let (Some(times), Some(pushed)) = (&thread.counts.times, pushed) {
+        let Entry { job, is_request, pushed } = self.jobs.pop()?;
+        if !is_request {
+            return Some(job);
+        }
+        thread.counts().jobs.add_one();
+        if let (Some(times), Some(pushed)) = (&thread.counts().times, pushed) {
             times.ring_wait.record(clock::now().saturating_duration_since(pushed));
         }
         Some(job)
     }
 
-    /// After a job whose output was pushed quietly: wakes a sleeping reactor, or holds the wake
-    /// back while jobs wait behind this one. Held back is bounded by a count, by [`Lane::next_job`]
-    /// (the last job on the ring flushes before it runs) and by the reactor, which does not sleep
-    /// past the ageing limit while the ring holds a job.
+    /// After a job whose output was pushed quietly: wakes a sleeping reactor, or holds the wake back
+    /// while jobs wait behind this one and those since the last wake were short, so that no answer
+    /// waits long for others. What is held back is flushed before the last job on the ring runs and
+    /// before the thread waits; behind a job that turns out to be long it is found by the reactor, which
+    /// does not sleep past the ageing limit while the ring holds a job, or says that it does.
     pub fn completed(&self, index: ThreadIndex) {
-        let Padded(thread) = &self.threads[index.0];
-        thread.counts.completions.add_one();
-        let deferred = thread.deferred.load(Ordering::Relaxed) + 1;
-        thread.deferred.store(deferred, Ordering::Relaxed);
-        if deferred >= DEFERRED_WAKES_MAX || self.jobs.is_empty() {
+        let thread = &self.threads[index.0];
+        thread.counts().completions.add_one();
+        thread.held().add();
+        if self.jobs.is_empty() {
             self.flush(thread);
+        } else if !thread.held().goes_on(self.epoch, self.policy.hold_back)
+            || self.completions.sleeps_until_woken()
+        {
+            self.wake_reactor(thread);
         }
     }
 
     /// Makes the wake that the thread holds back: before it waits for others. **Panics** if `index`
     /// is not a thread of this lane.
     pub(super) fn flush_held_back(&self, index: ThreadIndex) {
-        self.flush(&self.threads[index.0].0);
+        self.flush(&self.threads[index.0]);
+    }
+
+    /// Whether the thread holds a wake back: its last jobs were short and more wait.
+    pub(super) fn holds_back(&self, index: ThreadIndex) -> bool {
+        self.threads[index.0].held().is_any()
     }
 
     fn flush(&self, thread: &Thread) {
-        if thread.deferred.load(Ordering::Relaxed) > 0 {
-            thread.deferred.store(0, Ordering::Relaxed);
-            if self.completions.wake_if_parked() {
-                thread.counts.pokes.add_one();
-            }
+        thread.held().end();
+        self.wake_reactor(thread);
+    }
+
+    fn wake_reactor(&self, thread: &Thread) {
+        if thread.held().take() && self.completions.wake_if_parked() {
+            thread.counts().pokes.add_one();
         }
+    }
+
+    /// Whether a wake is on its way to the thread.
+    #[cfg(all(test, loom))]
+    pub(super) fn is_woken(&self, index: ThreadIndex) -> bool {
+        self.threads[index.0].parker().word().load(Ordering::SeqCst) == WOKEN
     }
 
     /// Gives every thread its pill and wakes all of them: each leaves when the ring is empty.
     pub fn stop(&self) {
-        for Padded(thread) in &self.threads {
-            thread.pill.store(true, Ordering::SeqCst);
+        for thread in &self.threads {
+            thread.sleep.0.pill.store(true, Ordering::SeqCst);
         }
         fence(Ordering::SeqCst);
         while self.wake_one() {}

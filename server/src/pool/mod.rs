@@ -5,6 +5,7 @@
 //! |---|---|
 //! | `lane` | the ring, its threads, who is woken for what |
 //! | `age` | a ring that does not move |
+//! | `held` | answers that share a wake of the reactor |
 //! | `turn` | who holds the interpreter lock and when it is let go |
 //! | `knobs` | what tests and measurements can switch off |
 //! | `figures` | what is counted and timed |
@@ -12,6 +13,7 @@
 
 mod age;
 mod figures;
+mod held;
 mod knobs;
 mod lane;
 #[cfg(all(test, loom))]

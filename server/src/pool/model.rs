@@ -48,13 +48,17 @@ fn sleep_until_woken(completions: &Completions) {
 
 /// What the reactor does until it has seen so many completions.
 fn see_completions(completions: &Completions, count: usize) {
+    see_completions_and_sleep(completions, count, false);
+}
+
+fn see_completions_and_sleep(completions: &Completions, count: usize, until_woken: bool) {
     let mut seen = 0;
     while seen < count {
         if completions.pop().is_some() {
             seen += 1;
             continue;
         }
-        if completions.park() {
+        if completions.park(until_woken) {
             sleep_until_woken(completions);
         }
         completions.unpark();
@@ -196,7 +200,7 @@ fn rules_8_a_completion_against_a_reactor_going_to_sleep_is_never_slept_through(
             if let Some(token) = completions.pop() {
                 break token;
             }
-            if completions.park() {
+            if completions.park(false) {
                 sleep_until_woken(&completions);
             }
             completions.unpark();
@@ -293,6 +297,36 @@ fn a_burst_into_a_parked_lane_wakes_one_thread() {
         takers.into_iter().for_each(|taker| {
             assert!(matches!(taker.join().expect("no panic"), Next::Job(_)));
         });
+        assert_eq!(lane.parked_count(), 0);
+    });
+}
+
+#[test]
+fn a_job_beside_a_thread_that_goes_to_park_wakes_no_thread_that_parked_before_it() {
+    check(3, || {
+        let lane = lane_with(2, Policy::default());
+        let take = |index| {
+            let lane = Arc::clone(&lane);
+            thread::spawn(move || pool_thread(&lane, index))
+        };
+        let cold = take(0);
+        while lane.parked_count() < 1 {
+            thread::yield_now();
+        }
+        let warm = take(1);
+        lane.submit(7).expect("room");
+        lane.wake_for_work();
+        // Unless it found the job by itself and has parked once more, after the other.
+        let is_cold_woken = lane.is_woken(ThreadIndex(0)) && lane.pop_count() == 0;
+        assert!(!is_cold_woken, "the other is awake or parked after it");
+        // One wake at the most, and somebody takes it.
+        assert!(lane.figures().idle_wakes <= 1);
+        while lane.pop_count() == 0 {
+            thread::yield_now();
+        }
+        lane.stop();
+        let taken = [cold, warm].map(|taker| taker.join().expect("no panic")).concat();
+        assert_eq!(taken, [7]);
         assert_eq!(lane.parked_count(), 0);
     });
 }
@@ -418,5 +452,26 @@ fn a_wake_held_back_is_made_by_a_thread_whose_next_job_a_sibling_took() {
         see_completions(&completions, 1);
         lane.stop();
         workers.into_iter().for_each(|worker| worker.join().expect("no panic"));
+    });
+}
+
+#[test]
+fn no_wake_is_held_back_from_a_reactor_that_goes_to_sleep_until_it_is_woken() {
+    check(3, || {
+        let completions = completions();
+        let lane = Arc::new(Lane::new(1, 4, Arc::clone(&completions)));
+        (1..=3).for_each(|job| lane.submit(job).expect("room"));
+        let worker = {
+            let (lane, completions) = (Arc::clone(&lane), Arc::clone(&completions));
+            // The second job never ends, and the third waits behind it.
+            thread::spawn(move || {
+                assert_eq!(lane.next_job(ThreadIndex(0)), Next::Job(1));
+                completions.push(Token::new(1, 0));
+                lane.completed(ThreadIndex(0));
+                assert_eq!(lane.next_job(ThreadIndex(0)), Next::Job(2));
+            })
+        };
+        see_completions_and_sleep(&completions, 1, true);
+        worker.join().expect("no panic");
     });
 }

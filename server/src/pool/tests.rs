@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use super::{Lane, Next, Policy, ThreadIndex, Turn};
+use super::{Knobs, Lane, Next, Policy, ThreadIndex, Turn};
 use crate::clock;
 use crate::exchange::Completions;
 use crate::reactor::wake::Waker;
@@ -13,9 +13,19 @@ use crate::sync::{Arc, Mutex, lock};
 const HANGS_AFTER: Duration = Duration::from_secs(20);
 
 fn lane_with(thread_count: usize, policy: Policy) -> Lane<u32> {
-    let completions = Completions::new(1, Waker::new().expect("an eventfd"));
+    lane_before(&sleeping_reactor(), thread_count, policy)
+}
+
+fn lane_before(completions: &Arc<Completions>, thread_count: usize, policy: Policy) -> Lane<u32> {
     let turn = Arc::new(Turn::off());
-    Lane::with_policy(thread_count, 256, Arc::new(completions), policy, turn)
+    Lane::with_policy(thread_count, 256, Arc::clone(completions), policy, turn)
+}
+
+/// The completions of a reactor that has announced its sleep.
+fn sleeping_reactor() -> Arc<Completions> {
+    let completions = Completions::new(1, Waker::new().expect("an eventfd"));
+    assert!(completions.park(false));
+    Arc::new(completions)
 }
 
 fn elastic(thread_count: usize) -> Lane<u32> {
@@ -28,6 +38,11 @@ fn wait_until(what: &str, condition: impl Fn() -> bool) {
         assert!(clock::now() < end, "{what} did not come");
         std::thread::yield_now();
     }
+}
+
+fn pass(time: Duration) {
+    let end = clock::now() + time;
+    wait_until("the end", || clock::now() >= end);
 }
 
 fn wait_until_parked<J>(lane: &Lane<J>, count: usize) {
@@ -298,4 +313,83 @@ fn times_are_taken_where_they_are_asked_for_and_nowhere_else() {
         let times = lane.figures().threads[0].times;
         assert_eq!(times.map(|times| times.ring_wait.count), timed.then_some(1));
     }
+}
+
+/// Takes and answers so many jobs, of which more wait; returns after which the reactor was woken. It
+/// goes back to sleep each time.
+fn wakes_after(policy: Policy, count: usize, view: impl Fn()) -> Vec<usize> {
+    wakes_of_a_reactor(false, policy, count, view)
+}
+
+fn wakes_of_a_reactor(
+    until_woken: bool,
+    policy: Policy,
+    count: usize,
+    view: impl Fn(),
+) -> Vec<usize> {
+    let completions = sleeping_reactor();
+    assert!(completions.park(until_woken));
+    let lane = lane_before(&completions, 1, policy);
+    (0..255).for_each(|job| lane.submit(job).expect("room"));
+    let is_woken = |_: &usize| {
+        let pokes = completions.poke_count();
+        assert!(matches!(lane.try_next_job(ThreadIndex(0)), Some(Next::Job(_))));
+        view();
+        lane.completed(ThreadIndex(0));
+        assert!(completions.park(until_woken));
+        completions.poke_count() > pokes
+    };
+    (1..=count).filter(is_woken).collect()
+}
+
+#[test]
+fn the_answers_of_short_jobs_share_a_wake() {
+    let policy = Policy { hold_back: HANGS_AFTER, ..Policy::default() };
+    assert_eq!(wakes_after(policy, 200, || ()), [64, 128, 192]);
+}
+
+#[test]
+fn the_answer_of_a_job_that_was_not_short_waits_for_no_other() {
+    let view = || pass(Duration::from_micros(300));
+    assert_eq!(wakes_after(Policy::default(), 5, view), [1, 2, 3, 4, 5]);
+}
+
+#[test]
+fn a_batch_of_short_jobs_ends_with_the_one_that_makes_it_long() {
+    let policy = Policy { hold_back: Duration::from_secs(1), ..Policy::default() };
+    let taken = std::cell::Cell::new(0);
+    let view = || {
+        taken.set(taken.get() + 1);
+        if taken.get() == 3 {
+            pass(Duration::from_secs(1));
+        }
+    };
+    assert_eq!(wakes_after(policy, 5, view), [3]);
+}
+
+#[test]
+fn nothing_is_held_back_from_a_reactor_that_does_not_look_by_itself() {
+    let policy = Policy { hold_back: HANGS_AFTER, ..Policy::default() };
+    assert_eq!(wakes_of_a_reactor(true, policy, 5, || ()), [1, 2, 3, 4, 5]);
+}
+
+#[test]
+fn idle_threads_spin_where_the_pool_is_not_elastic_unless_a_knob_or_a_single_cpu_says_otherwise() {
+    let spin_us = |elastic, spin: Option<u64>, cpu_count| {
+        let spin = spin.map(Duration::from_micros);
+        Policy::new(&Knobs { elastic, spin, ..Knobs::default() }, false, cpu_count).spin.as_micros()
+    };
+    assert_eq!((spin_us(true, None, 2), spin_us(false, None, 2)), (0, 10));
+    assert_eq!((spin_us(true, Some(7), 2), spin_us(false, Some(0), 2)), (7, 0));
+    assert_eq!((spin_us(true, Some(7), 1), spin_us(false, None, 1)), (0, 0));
+}
+
+#[test]
+fn what_is_no_request_is_taken_and_not_counted() {
+    let lane = lane_with(1, Policy { timed: true, ..Policy::default() });
+    lane.submit_errand(1).expect("room");
+    assert_eq!(lane.try_next_job(ThreadIndex(0)), Some(Next::Job(1)));
+    submit(&lane, 2);
+    assert_eq!(lane.try_next_job(ThreadIndex(0)), Some(Next::Job(2)));
+    assert_eq!((lane.pop_count(), jobs_of(&lane)), (2, vec![1]));
 }

@@ -1,28 +1,32 @@
 //! The turn: who holds the interpreter lock, for how long, and when it is let go.
 //!
 //! ```text
-//! attached for life; run_start = now
+//! attached for life; run_start = attached_at = now
 //! loop:
 //!   in the slice (now - run_start < 1 ms), keep rule: take a queued job without letting go
+//!   nobody waits, now - attached_at < 1 ms: the same
 //!   otherwise:
 //!     snap = attaches
 //!     let go · slice spent: stand back until attaches != snap · next_job
 //!     waiters += 1 · take the lock, timed · waiters -= 1 · attaches += 1
-//!     stood back, or the lock took 50 µs or more: run_start = now
+//!     attached_at = now; stood back, or the lock took 50 µs or more: run_start = now
 //! ```
 //! Letting go for an instant between two jobs is what must not happen while others wait: it wakes the
 //! first waiter only to find the lock taken again, and sends it behind the rest. Inside the slice a
 //! thread therefore keeps the lock *whether or not* others wait, and after the slice it hands the
-//! lock on, holding no job meanwhile. "Several jobs per attach, at most 1 ms, and only while nobody
-//! waits" (RULES 10) is about everybody else: a thread that nobody made wait has no slice, lets go
-//! between jobs as one without a turn does, and whoever comes gets the lock at its next drop.
+//! lock on, holding no job meanwhile. A thread that nobody made wait has no slice; it takes "several
+//! jobs per attach, at most 1 ms, and only while nobody waits" (RULES 10).
+//!
+//! A lone contender has no turn and nobody who says that it waits. It takes several jobs while it holds
+//! back the wake for their answers: those were short (see `held`), and no clock is read for it.
 
 use std::time::Instant;
 
+use super::figures::{Count, ThreadCounts};
 use super::lane::{Lane, Next, ThreadIndex};
 use crate::clock;
 use crate::limits::{TURN_SLICE, TURN_WAITED, TURN_YIELD_MAX};
-use crate::sync::{AtomicU64, AtomicUsize, Ordering, Padded};
+use crate::sync::{AtomicU64, Ordering, Padded};
 
 /// What the scheduling needs of an interpreter. One value belongs to one thread, which is attached
 /// (holds the lock, where there is one) except inside [`Interpreter::detached`].
@@ -60,15 +64,20 @@ impl Host for System {
     }
 }
 
+/// One attach in [`Turn::word`].
+const ATTACH: u64 = 1 << 32;
+
 /// What all contenders for one interpreter's lock share.
 #[derive(Debug)]
 pub struct Turn {
-    /// Contenders that wait for the lock, as far as they said so.
-    waiters: Padded<AtomicUsize>,
-    /// How often a contender got it. Changed only by its holder.
-    attaches: Padded<AtomicU64>,
+    /// Low half: contenders that wait for the lock, as far as they said so. High half: how often one of
+    /// them got it, which only its holder changes and which may wrap. In one word, so that getting it is
+    /// one step.
+    word: Padded<AtomicU64>,
     is_on: bool,
     keeps: bool,
+    /// One contender, and a lock that others than contenders may want.
+    keeps_alone: bool,
 }
 
 impl Turn {
@@ -78,10 +87,10 @@ impl Turn {
     pub fn new(has_lock: bool, contenders: usize, knobs: &super::Knobs) -> Self {
         let is_on = has_lock && contenders > 1 && knobs.turn;
         Self {
-            waiters: Padded(AtomicUsize::new(0)),
-            attaches: Padded(AtomicU64::new(0)),
+            word: Padded(AtomicU64::new(0)),
             is_on,
             keeps: is_on && knobs.turn_keep,
+            keeps_alone: has_lock && contenders == 1 && knobs.turn && knobs.turn_keep,
         }
     }
 
@@ -101,7 +110,7 @@ impl Turn {
     /// before it is sent; [`Turn::drained`] answers it.
     pub fn waiting(&self) {
         if self.is_on {
-            self.waiters.0.fetch_add(1, Ordering::SeqCst);
+            self.word.0.fetch_add(1, Ordering::SeqCst);
         }
     }
 
@@ -114,19 +123,33 @@ impl Turn {
     /// A contender that was waiting has the lock, which it holds while it says so.
     fn attached(&self) {
         if self.is_on {
-            self.waiters.0.fetch_sub(1, Ordering::SeqCst);
-            self.attaches.0.fetch_add(1, Ordering::SeqCst);
+            self.word.0.fetch_add(ATTACH - 1, Ordering::SeqCst);
         }
+    }
+
+    /// Lets go of the lock for `wait` inside a job, and takes it back as a contender that says so.
+    pub fn detached<R: Send>(
+        &self,
+        interpreter: &impl Interpreter,
+        wait: impl FnOnce() -> R + Send,
+    ) -> R {
+        let result = interpreter.detached(|| {
+            let result = wait();
+            self.waiting();
+            result
+        });
+        self.attached();
+        result
     }
 
     /// How many contenders wait for the lock.
     #[must_use]
     pub fn waiting_count(&self) -> usize {
-        self.waiters.0.load(Ordering::SeqCst)
+        (self.word.0.load(Ordering::SeqCst) % ATTACH) as usize
     }
 
     fn snapshot(&self) -> u64 {
-        self.attaches.0.load(Ordering::SeqCst)
+        self.word.0.load(Ordering::SeqCst) / ATTACH
     }
 
     /// Stands back until somebody has got the lock since the snapshot. False: nobody waits.
@@ -153,6 +176,8 @@ pub struct Runner<'lane, J, I> {
     interpreter: I,
     /// When its run began; `None` once its slice is known to be spent.
     run_start: Option<Instant>,
+    /// When it got the lock, with a turn; `None` once that is known to be a slice ago.
+    attached_at: Option<Instant>,
     /// When the job that it runs was its own, in a timed lane.
     service_start: Option<Instant>,
 }
@@ -162,7 +187,7 @@ impl<'lane, J: Send, I: Interpreter> Runner<'lane, J, I> {
     #[must_use]
     pub fn new(lane: &'lane Lane<J>, index: ThreadIndex, interpreter: I) -> Self {
         let run_start = lane.turn().is_on.then(|| interpreter.host().now());
-        Self { lane, index, interpreter, run_start, service_start: None }
+        Self { lane, index, interpreter, run_start, attached_at: run_start, service_start: None }
     }
 
     /// The next job, for which it may let go of the lock.
@@ -176,6 +201,12 @@ impl<'lane, J: Send, I: Interpreter> Runner<'lane, J, I> {
     /// Without a turn: lets go, waits for a job, takes the lock.
     fn next_freely(&self) -> Next<J> {
         let (lane, index) = (self.lane, self.index);
+        if lane.turn().keeps_alone
+            && lane.holds_back(index)
+            && let Some(next) = self.take_attached(|counts| &counts.kept_alone)
+        {
+            return next;
+        }
         let Some(times) = &lane.counts(index).times else {
             return self.interpreter.detached(move || lane.next_job(index));
         };
@@ -191,13 +222,16 @@ impl<'lane, J: Send, I: Interpreter> Runner<'lane, J, I> {
         let in_slice = self.is_in_slice(host);
         if in_slice {
             if turn.keeps {
-                if let Some(next) = lane.try_next_job(index) {
-                    counts.kept.add_one();
+                if let Some(next) = self.take_attached(|counts| &counts.kept) {
                     return next;
                 }
             } else if lane.waiting_count() > 0 {
                 counts.drops_in_slice.add_one();
             }
+        } else if self.may_go_on_alone(host)
+            && let Some(next) = self.take_attached(|counts| &counts.kept_alone)
+        {
+            return next;
         }
         // Before the drop: whoever gets the lock after it has changed the count.
         let snapshot = turn.snapshot();
@@ -211,6 +245,7 @@ impl<'lane, J: Send, I: Interpreter> Runner<'lane, J, I> {
         });
         turn.attached();
         let now = host.now();
+        self.attached_at = Some(now);
         let waited = now.saturating_duration_since(asked);
         if stood_back || waited >= TURN_WAITED {
             self.run_start = Some(now);
@@ -229,6 +264,29 @@ impl<'lane, J: Send, I: Interpreter> Runner<'lane, J, I> {
         let in_slice = |start| host.now().saturating_duration_since(start) < TURN_SLICE;
         self.run_start = self.run_start.filter(|start| in_slice(*start));
         self.run_start.is_some()
+    }
+
+    /// Outside a slice: nobody waits for the lock and it was not held for long. Reads the clock only for
+    /// a job.
+    fn may_go_on_alone(&mut self, host: I::Host) -> bool {
+        let turn = self.lane.turn();
+        if !turn.keeps || self.lane.waiting_count() == 0 || turn.waiting_count() > 0 {
+            return false;
+        }
+        let is_new = |at| host.now().saturating_duration_since(at) < TURN_SLICE;
+        self.attached_at = self.attached_at.filter(|at| is_new(*at));
+        self.attached_at.is_some()
+    }
+
+    /// Takes what there is without letting go, and counts it if it is a request.
+    fn take_attached(&self, kept: impl Fn(&ThreadCounts) -> &Count) -> Option<Next<J>> {
+        let counts = self.lane.counts(self.index);
+        let requests = counts.jobs.get();
+        let next = self.lane.try_next_job(self.index);
+        if counts.jobs.get() > requests {
+            kept(counts).add_one();
+        }
+        next
     }
 
     fn begin_service(&mut self) {
@@ -265,15 +323,20 @@ mod tests {
         yields: AtomicU64,
         /// Of the contenders that wait, so many get the lock and pass it on at each drop.
         passers: AtomicU64,
+        /// When the thread last took the lock back: contenders that waited, itself among them.
+        waiting_at_acquire: AtomicU64,
         lane: Lane<u32>,
     }
 
     impl Staged {
         /// A lane of one thread and one other contender, with jobs on its ring.
         fn new() -> Self {
+            Self::with(Policy::default(), Turn::new(true, 2, &Knobs::default()))
+        }
+
+        fn with(policy: Policy, turn: Turn) -> Self {
             let completions = Arc::new(Completions::new(1, Waker::new().expect("an eventfd")));
-            let turn = Arc::new(Turn::new(true, 2, &Knobs::default()));
-            let lane = Lane::with_policy(1, 16, completions, Policy::default(), turn);
+            let lane = Lane::with_policy(1, 16, completions, policy, Arc::new(turn));
             (0..16).for_each(|job| lane.submit(job).expect("room"));
             Self {
                 epoch: clock::now(),
@@ -281,6 +344,7 @@ mod tests {
                 lock_wait_us: AtomicU64::new(0),
                 yields: AtomicU64::new(0),
                 passers: AtomicU64::new(0),
+                waiting_at_acquire: AtomicU64::new(0),
                 lane,
             }
         }
@@ -296,6 +360,10 @@ mod tests {
         fn kept(&self) -> u64 {
             self.lane.figures().threads[0].kept
         }
+
+        fn kept_alone(&self) -> u64 {
+            self.lane.figures().threads[0].kept_alone
+        }
     }
 
     impl Interpreter for &Staged {
@@ -310,6 +378,8 @@ mod tests {
                 self.lane.turn().drained();
             }
             let result = wait();
+            let waiting = self.lane.turn().waiting_count() as u64;
+            self.waiting_at_acquire.store(waiting, Ordering::Relaxed);
             self.pass(self.lock_wait_us.load(Ordering::Relaxed));
             result
         }
@@ -344,8 +414,10 @@ mod tests {
         stage.pass(1_000);
         stage.lock_wait_us.store(49, Ordering::Relaxed);
         assert_eq!(runner.next_job(), Next::Job(0));
+        stage.pass(1_000);
         assert_eq!(runner.next_job(), Next::Job(1));
         assert_eq!(stage.kept(), 0, "nobody made it wait");
+        stage.pass(1_000);
         stage.lock_wait_us.store(50, Ordering::Relaxed);
         assert_eq!(runner.next_job(), Next::Job(2));
         stage.pass(999);
@@ -354,8 +426,9 @@ mod tests {
         stage.pass(1);
         stage.lock_wait_us.store(0, Ordering::Relaxed);
         assert_eq!(runner.next_job(), Next::Job(4));
+        stage.pass(1_000);
         assert_eq!(runner.next_job(), Next::Job(5));
-        assert_eq!(stage.kept(), 1, "the slice is spent");
+        assert_eq!((stage.kept(), stage.kept_alone()), (1, 0), "the slice is spent");
     }
 
     #[test]
@@ -393,5 +466,55 @@ mod tests {
         assert_eq!(runner.next_job(), Next::Job(0));
         assert_eq!(stage.yields.load(Ordering::Relaxed), 0);
         assert_eq!(stage.lane.figures().threads[0].yields, 0);
+    }
+    #[test]
+    fn rule_10_several_jobs_an_attach_for_a_millisecond_at_the_most_and_only_while_nobody_waits() {
+        let stage = Staged::new();
+        let mut runner = stage.runner();
+        stage.pass(1_000);
+        assert_eq!(runner.next_job(), Next::Job(0));
+        stage.pass(999);
+        assert_eq!(runner.next_job(), Next::Job(1));
+        assert_eq!(stage.kept_alone(), 1);
+        stage.pass(1);
+        assert_eq!(runner.next_job(), Next::Job(2));
+        assert_eq!(stage.kept_alone(), 1, "the lock was held for a millisecond");
+        stage.lane.turn().waiting();
+        assert_eq!(runner.next_job(), Next::Job(3));
+        assert_eq!((stage.kept_alone(), stage.kept()), (1, 0), "somebody waits");
+        assert_eq!(stage.lane.figures().threads[0].yields, 1);
+    }
+
+    #[test]
+    fn a_lone_contender_keeps_the_lock_while_its_jobs_are_short() {
+        for (hold_back_s, kept) in [(60, 2), (0, 0)] {
+            let hold_back = Duration::from_secs(hold_back_s);
+            let policy = Policy { hold_back, ..Policy::default() };
+            let turn = Turn::new(true, 1, &Knobs::default());
+            let stage = Staged::with(policy, turn);
+            let mut runner = stage.runner();
+            for job in 0..3 {
+                assert_eq!(runner.next_job(), Next::Job(job));
+                stage.lane.completed(ThreadIndex(0));
+            }
+            assert_eq!((stage.kept_alone(), stage.kept()), (kept, 0));
+        }
+    }
+    #[test]
+    fn a_thread_that_waits_inside_a_job_says_when_it_wants_the_lock_back() {
+        let stage = Staged::new();
+        let turn = stage.lane.turn();
+        let snapshot = turn.snapshot();
+        assert_eq!(turn.detached(&&stage, || turn.waiting_count()), 0);
+        assert_eq!(stage.waiting_at_acquire.load(Ordering::Relaxed), 1);
+        assert_eq!((turn.waiting_count(), turn.snapshot() - snapshot), (0, 1));
+    }
+    #[test]
+    fn a_pill_is_no_job_that_was_kept() {
+        let stage = Staged::new();
+        let mut runner = stage.runner();
+        stage.lane.stop();
+        (0..16).for_each(|job| assert_eq!(runner.next_job(), Next::Job(job)));
+        assert_eq!((runner.next_job(), stage.kept()), (Next::Stop, 16));
     }
 }

@@ -55,7 +55,7 @@ fn answer<I: Io>(mut io: I, completions: &Completions, answered: &AtomicUsize) {
         // As the reactor has things to do between its last look and the announcement: the gap that
         // the second look after it is for.
         spin(count * 13 % 509);
-        let parked = completions.park();
+        let parked = completions.park(false);
         let timeout = if parked { SLEEP_MAX } else { Duration::ZERO };
         let before = clock::now();
         io.wait(Some(timeout)).expect("the kernel's interface works");

@@ -83,7 +83,7 @@ pub(crate) struct Reactor<I: Io> {
     pub(super) refusals: Refusals,
     /// Ring entries and events of connections that were gone.
     pub(super) late_count: u64,
-    age: AgeWatch,
+    pub(super) age: AgeWatch,
     counts: Arc<ReactorCounts>,
     balance: Balance,
     /// The public ones, then those of `--admin`.
@@ -174,12 +174,13 @@ impl<I: Io> Reactor<I> {
     }
 
     /// One turn: what there is to do, the wait, what came of it. `read_clock` is asked once, after
-    /// the wait (the simulation has a clock of its own), and before it too where passes are timed.
+    /// the wait (the simulation has a clock of its own), and before it too where passes are timed or
+    /// jobs wait.
     pub(super) fn pass(&mut self, read_clock: impl Fn() -> Instant) -> std_io::Result<()> {
-        self.before_wait();
-        let timeout = self.sleep_time();
+        let now = self.before_wait(&read_clock);
+        let timeout = self.sleep_time(now);
         if self.counts.is_timed() {
-            self.counts.pass_took(read_clock().saturating_duration_since(self.now));
+            self.counts.pass_took(now.saturating_duration_since(self.now));
         }
         self.counts.waited();
         let waited = self.io.wait(timeout);
@@ -190,7 +191,11 @@ impl<I: Io> Reactor<I> {
         Ok(())
     }
 
-    fn before_wait(&mut self) {
+    /// Returns the moment of its end, as far as anybody needs to know.
+    pub(super) fn before_wait(&mut self, read_clock: impl Fn() -> Instant) -> Instant {
+        // After the command was obeyed, which may change an answer; a thread gets up while the rest of
+        // the pass goes on.
+        self.wake_lane();
         self.settle_completions();
         // The wheel's own ticks and no other clock: `sleep_time` ends at one of them. Before the wake,
         // since a tick may put a job on the ring.
@@ -199,24 +204,23 @@ impl<I: Io> Reactor<I> {
         }
         self.take_ready();
         self.arm_listeners();
-        if std::mem::take(&mut self.submitted) {
-            self.lane.wake_for_work();
-        }
-        let (waiting, pops) = (self.lane.waiting_count(), self.lane.pop_count());
-        if self.age.judge(self.now, waiting, pops) {
-            self.lane.wake_aged();
-        }
+        self.wake_lane();
+        let (waiting, pops) = self.lane.progress();
+        // A job of a long pass is not as old as the pass.
+        let now = if waiting > 0 || self.counts.is_timed() { read_clock() } else { self.now };
+        self.age.judge(now, waiting, pops, || self.lane.wake_aged());
+        now
     }
 
-    /// How long the wait may take. `reactor_parked` is announced here unless there is work.
-    fn sleep_time(&mut self) -> Option<std::time::Duration> {
+    /// How long the wait may take that begins `now`. `reactor_parked` is announced here unless there is work.
+    fn sleep_time(&mut self, now: Instant) -> Option<std::time::Duration> {
         let zero = Some(std::time::Duration::ZERO);
         // What is put off ends a sleep: the pause by its moment, a withdrawal by its answer.
         let emptying = matches!(self.phase, Phase::Emptying { .. }) && !self.is_accepting_put_off();
         if !self.ready.is_empty() || emptying {
             return zero;
         }
-        if !self.completions.park() {
+        if !self.completions.park(self.age.is_left_to_threads()) {
             return zero;
         }
         let mut until = self.now + limits::SLEEP_MAX;
@@ -233,7 +237,7 @@ impl<I: Io> Reactor<I> {
         for moment in deadlines.into_iter().flatten().chain(paused) {
             until = until.min(moment);
         }
-        Some(until.saturating_duration_since(self.now))
+        Some(until.saturating_duration_since(now))
     }
 
     fn take_events(&mut self) {
@@ -270,7 +274,15 @@ impl<I: Io> Reactor<I> {
         }
     }
 
+    /// Once for all jobs put on the ring since the last time.
+    fn wake_lane(&mut self) {
+        if std::mem::take(&mut self.submitted) {
+            self.lane.wake_for_work();
+        }
+    }
+
     fn settle_completions(&mut self) {
+        debug_assert!(!self.submitted, "the lane waits for what has nothing to do with it");
         // Bounded, so that a lane that answers as fast as we settle does not hold the kernel up.
         for _ in 0..limits::EVENTS_PER_PASS_MAX {
             let Some(token) = self.completions.pop() else { break };
@@ -479,7 +491,7 @@ impl<I: Io> Reactor<I> {
         }
         if self.garbage.load(Ordering::Relaxed) > 0
             && self.lane.parked_count() == self.lane.thread_count()
-            && self.lane.submit(Job::Reclaim).is_ok()
+            && self.lane.submit_errand(Job::Reclaim).is_ok()
         {
             self.submitted = true;
         }

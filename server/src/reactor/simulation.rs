@@ -555,3 +555,18 @@ fn the_same_seed_gives_the_same_run() {
         assert_eq!(run(seed, Faults::BROKEN, LEAVING, &mut Seen::default()), once, "seed {seed}");
     }
 }
+
+#[test]
+fn the_age_of_a_job_counts_from_the_end_of_the_pass_that_put_it_on_the_ring() {
+    let (mut io, _network) = Simulated::new(0, Faults::NONE).expect("a simulation");
+    io.add_simulated_listener();
+    let parts = parts(settings(), &io, 2);
+    let lane = Arc::clone(&parts.lane);
+    let begin = clock::now();
+    let mut reactor = Reactor::new(io, parts, begin);
+    lane.submit(Job::Reclaim).expect("room");
+    // Longer than the limit, which has nothing to do with the job.
+    let end = begin + limits::WAKE_AGE * 5;
+    assert_eq!(reactor.before_wait(|| end), end);
+    assert_eq!(reactor.age.deadline(), Some(end + limits::WAKE_AGE));
+}
