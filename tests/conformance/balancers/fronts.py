@@ -69,7 +69,8 @@ def nginx(paths: Paths) -> list[str]:
     )
     file = paths.folder / "nginx.conf"
     file.write_text(
-        f"daemon off; worker_processes 1; pid {paths.folder}/pid; error_log stderr warn;\n"
+        # Started as root its workers become nobody, who may not write to the test's folder.
+        f"{'user root; ' if os.getuid() == 0 else ''}daemon off; worker_processes 1; pid {paths.folder}/pid; error_log stderr warn;\n"
         f"events {{ worker_connections 1024; }}\n"
         f"http {{ access_log off; {temporary}\n{server}}}\n"
     )
