@@ -303,3 +303,17 @@ def test_rule_1_a_worker_in_a_session_of_its_own_is_reaped_and_replaced(serve, t
     wait_until(lambda: len(server.ever_ready_pids()) == 2, what="the next worker")
     assert server.get().body == b"ok"
     assert server.stop() == 0
+
+
+def test_rule_25_a_drain_reaches_a_worker_whose_orders_have_filled_their_socket(serve):
+    server = serve("life:app", "--grace", "8", "--drain-idle", "0")
+    (pid,) = server.worker_pids()
+    os.kill(pid, signal.SIGSTOP)
+    # Each is an order of its own to a worker that reads none; a socket takes some hundred.
+    for _ in range(2000):
+        server.process.send_signal(signal.SIGUSR1)
+        time.sleep(0.001)
+    server.process.send_signal(signal.SIGTERM)
+    server.wait_for_log("stopping: SIGTERM")
+    os.kill(pid, signal.SIGCONT)
+    assert server.wait() == 0, server.log()

@@ -123,8 +123,8 @@ impl Supervisor<'_> {
                 let name = name_of(number);
                 tracing::error!(
                     pid = end.pid,
-                    "{name} ended with code {code} before it was ready, and said nothing: does the \
-                     application end its process, or close descriptors, while it is imported?"
+                    "{name} ended with code {code} before it was ready; where no reason stands above, \
+                     the application ends its process, or closes descriptors, while it is imported"
                 );
             }
             Some(_) | None => {
