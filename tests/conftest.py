@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -53,3 +54,14 @@ def serve(io_kind: str | None) -> Iterator[Callable[..., Server]]:
     for server in servers:
         found = OUR_FAULT.search(server.log())
         assert not found, f"the server's own fault: {found[0]}\n{server.log()}"
+
+
+@pytest.fixture
+def tiny_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 1 MiB."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(place)]
+    subprocess.run(mount, check=True)
+    yield place
+    subprocess.run(["umount", "-l", str(place)], check=True)

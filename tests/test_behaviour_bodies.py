@@ -187,17 +187,6 @@ def test_rule_26_curl_reads_the_413(small, tmp_path):
         assert "--max-body" in (tmp_path / "answer").read_text()
 
 
-@pytest.fixture
-def tiny_disk(tmp_path):
-    """A file system of 1 MiB."""
-    place = tmp_path / "disk"
-    place.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(place)]
-    subprocess.run(mount, check=True)
-    yield place
-    subprocess.run(["umount", "-l", str(place)], check=True)
-
-
 @pytest.mark.parametrize("framing", ["length", "chunked"])
 def test_rule_26_a_full_disk_is_507(serve, tiny_disk, framing):
     server = serve("behaviour_echo:app", "--spool-dir", str(tiny_disk))

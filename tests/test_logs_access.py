@@ -230,3 +230,21 @@ def test_a_named_pipe_without_a_reader_is_no_log_and_stops_nobody(serve, tmp_pat
     server.wait_for_log("cannot be opened")
     assert server.get().status == 201
     assert server.stop() == 0
+
+
+def test_a_line_that_a_full_disk_has_cut_does_not_melt_into_the_next(serve, tiny_disk):
+    file = tiny_disk / "access.log"
+    server = serve("access_lines:app", "--access-log", file, "--access-log-format", "%(r)s %(s)s")
+    filler = tiny_disk / "filler"
+    filler.write_bytes(b"x" * ((1 << 20) - (8 << 10)))
+    for _ in range(400):
+        server.get("/" + "y" * 100)
+    server.wait_for_log("cannot be written")
+    filler.unlink()
+    server.get("/after")
+    assert server.stop() == 0
+    lines = file.read_text().splitlines()
+    assert lines[-1] == "GET /after HTTP/1.1 201"
+    whole = f"GET /{'y' * 100} HTTP/1.1 201"
+    cut = [line for line in lines[:-1] if line != whole]
+    assert len(cut) == 1 and whole.startswith(cut[0]), cut

@@ -145,8 +145,8 @@ pub struct RawConfig {
     )]
     pub preload: String,
 
-    /// Workers that may end within 10 s of their start, in a minute, before the server gives up; 0: it
-    /// never does
+    /// Workers that may end within 10 s of their start, in a minute, before the server gives up, unless
+    /// another serves soundly; 0: it never does
     #[arg(
         long,
         env = "HOOPSNAKE_RESPAWN_MAX",
